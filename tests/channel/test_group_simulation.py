@@ -56,7 +56,7 @@ class Model:
             self.order.setdefault(member, []).append(number)
             self.front = max(self.front, number + 1)
 
-    def give_back(self, number: int, state: int = WAITING, *, counted: bool = True) -> None:
+    def redeliver(self, number: int, state: int = WAITING, *, counted: bool = True) -> None:
         """The message is redelivered."""
         self.order[self.held[number]].remove(number)
         self.held[number] = state
@@ -187,7 +187,7 @@ class Simulation(RuleBasedStateMachine):
             return
         rx.nack(count)
         for number in mine if count is None else mine[-count:]:
-            self.model.give_back(number)
+            self.model.redeliver(number)
         self.outdate()
 
     @precondition(lambda self: self.deliveries)
@@ -202,7 +202,7 @@ class Simulation(RuleBasedStateMachine):
             delivery.extend()
         else:
             delivery.nack(FOREVER if way == "delay" else 0)
-            self.model.give_back(delivery.value, DELAYED if way == "delay" else WAITING)
+            self.model.redeliver(delivery.value, DELAYED if way == "delay" else WAITING)
         self.outdate()
 
     @precondition(lambda self: self.settled)
@@ -239,7 +239,7 @@ class Simulation(RuleBasedStateMachine):
                 with pytest.raises(LeaseExpiredError):
                     self.members[member].ack(without)
             for number in list(numbers):
-                self.model.give_back(number)
+                self.model.redeliver(number)
 
     @rule(data=st.data(), way=st.sampled_from([None, LookupError, KeyboardInterrupt]))
     def process(self, data: st.DataObject, way: type[BaseException] | None) -> None:
@@ -255,7 +255,7 @@ class Simulation(RuleBasedStateMachine):
                 if way is not None:
                     raise way
         except (LookupError, KeyboardInterrupt) as error:
-            self.model.give_back(item, counted=isinstance(error, LookupError))
+            self.model.redeliver(item, counted=isinstance(error, LookupError))
         else:
             self.model.acknowledge(item)
 

@@ -650,9 +650,9 @@ class ReaderRun:
         """Acknowledge one that was taken, perhaps not for the first time."""
         return self.reader.acknowledge(*self.known[which % len(self.known)]) if self.known else None
 
-    def do_give_back_known(self, which: int, due: int, counted: bool) -> Any:
+    def do_redeliver_known(self, which: int, due: int, counted: bool) -> Any:
         """Return one that was received, perhaps not for the first time."""
-        return self.reader.give_back(*self.known[which % len(self.known)], due, counted) if self.known else None
+        return self.reader.redeliver(*self.known[which % len(self.known)], due, counted) if self.known else None
 
     def do_want_room(self, who: int) -> None:
         """Let senders wait for capacity."""
@@ -729,13 +729,13 @@ holding = steps(
     ack=(counts,),
     nack=(st.one_of(st.none(), counts),),
     settle_known=(tokens,),
-    give_back_known=(tokens, dues, st.booleans()),
+    redeliver_known=(tokens, dues, st.booleans()),
     acknowledge=(numbers, tokens),
-    give_back=(numbers, tokens, dues, st.booleans()),
+    redeliver=(numbers, tokens, dues, st.booleans()),
     coming=(st.integers(-1, 5),),
     outlook=(),
     acknowledge_before=(numbers,),
-    give_back_all=(),
+    redeliver_all=(),
     seek=(st.integers(-3, 60),),
     move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
     forget=(),
@@ -920,11 +920,11 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "ack"): lambda: [1],
     ("Reader", "nack"): lambda: [1],
     ("Reader", "acknowledge"): lambda: [0, 1],
-    ("Reader", "give_back"): lambda: [0, 1, 0, True],
+    ("Reader", "redeliver"): lambda: [0, 1, 0, True],
     ("Reader", "coming"): lambda: [3],
     ("Reader", "outlook"): list,
     ("Reader", "acknowledge_before"): lambda: [9],
-    ("Reader", "give_back_all"): list,
+    ("Reader", "redeliver_all"): list,
     ("Reader", "forget"): list,
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],

@@ -137,8 +137,8 @@ def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
     members = Members(impl)
     a, b = members.readers
     taken = [a.take_delivery() for _ in range(4)]
-    assert a.give_back(taken[2][1], taken[2][4], 0, False)
-    assert a.give_back(taken[1][1], taken[1][4], 0, True)
+    assert a.redeliver(taken[2][1], taken[2][4], 0, False)
+    assert a.redeliver(taken[1][1], taken[1][4], 0, True)
     assert (b.ready, b.coming(5), b.coming(1), b.may_have_more) == (2, [(9, 1), (18, 2)], [(9, 1)], True)
     assert [b.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 1), (4, 1)]
     assert a.nack(1)
@@ -165,7 +165,7 @@ def test_what_is_delayed_says_when(impl: SimpleNamespace) -> None:
     assert 0 < a.next_due <= time.monotonic_ns() + 10**9
     put(members.group, GROUP_DUE, NEVER)
     due = time.monotonic_ns() + LEASE
-    assert a.give_back(offset, token, due, True)
+    assert a.redeliver(offset, token, due, True)
     assert word(members.group, GROUP_DUE) == due
     assert 0 < b.next_due <= time.monotonic_ns()
     assert (b.ready, b.take()) == (0, NOTHING)
@@ -181,7 +181,7 @@ def test_a_delay_that_comes_too_late_changes_nothing(impl: SimpleNamespace) -> N
     put(members.group, GROUP_READY, 1)
     assert b.take_delivery()[2] == 0
     before = entry(members.group, 0)
-    assert not a.give_back(offset, token, before[4] + LEASE, True)
+    assert not a.redeliver(offset, token, before[4] + LEASE, True)
     assert a.take_lost() == [(offset, token)]
     assert entry(members.group, 0) == before
 
@@ -203,7 +203,7 @@ def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
     assert a.must_wake()
     assert (a.take_lost(), a.take_lost(), a.must_wake()) == ([(offset, token)], [], False)
     assert not a.acknowledge(offset, token)
-    assert not a.give_back(offset, token, 0, True)
+    assert not a.redeliver(offset, token, 0, True)
     assert (a.outstanding, cursor_of_or_none(members.group)) == (1, None)
 
 
@@ -442,7 +442,7 @@ steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
             st.tuples(st.sampled_from(["take_many", "ack", "coming"]), st.integers(0, 5)),
             st.tuples(st.just("nack"), st.one_of(st.none(), st.integers(0, 5))),
             st.tuples(st.just("acknowledge"), st.integers(0, 9)),
-            st.tuples(st.just("give_back"), st.integers(0, 9), st.booleans()),
+            st.tuples(st.just("redeliver"), st.integers(0, 9), st.booleans()),
             st.tuples(st.just("lose"), st.integers(0, 9)),
             st.tuples(st.sampled_from(["take_lost", "must_wake", "release"])),
         ),
@@ -464,12 +464,12 @@ class Run:
         name, *arguments = step
         if name in ("outstanding", "ready", "offset"):
             return getattr(reader, name)
-        if name in ("acknowledge", "give_back"):
+        if name in ("acknowledge", "redeliver"):
             offset, token = self.given[arguments[0] % len(self.given)] if self.given else (0, 1)
             return (
                 reader.acknowledge(offset, token)
                 if name == "acknowledge"
-                else reader.give_back(offset, token, 0, arguments[1])
+                else reader.redeliver(offset, token, 0, arguments[1])
             )
         if name == "lose":
             number = word(group, GROUP_HEAD) + arguments[0]
@@ -514,7 +514,7 @@ def test_senders_that_wait_for_capacity_are_woken_when_the_position_moves(impl: 
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     deliveries = [reader.take_delivery() for _ in range(6)]
     assert reader.acknowledge(deliveries[1][1], deliveries[1][4])
-    assert reader.give_back(deliveries[5][1], deliveries[5][4], 0, True)
+    assert reader.redeliver(deliveries[5][1], deliveries[5][4], 0, True)
     assert told == []
     assert reader.acknowledge(deliveries[0][1], deliveries[0][4])
     assert told == [(2 * SIZE, 2)]

@@ -168,10 +168,10 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
         first = dying.take(4)
         for index in (0, 2, 1):
             ack_or_nack(first[index])
-        dying.give_back(first[3].offset, first[3].word, 0, counted=True)
+        dying.redeliver(first[3].offset, first[3].word, 0, counted=True)
         again = dying.take(3)
         assert [claim.attempt for claim in again] == [2, 1, 1]
-        dying.give_back(again[1].offset, again[1].word, 1, counted=True)
+        dying.redeliver(again[1].offset, again[1].word, 1, counted=True)
         ack_or_nack(again[2])
         ack_or_nack(again[0])
         moments.remember()
@@ -306,7 +306,7 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
             due = time.monotonic_ns() + delay * 10 * LEASE if delay > 0 else time.monotonic_ns()
             with monkeypatch.context() as patch:
                 patch.setattr(group_ring, "swap_if_u64", look(group_ring.swap_if_u64))
-                assert member.give_back(claim.offset, claim.word, due, counted=True)
+                assert member.redeliver(claim.offset, claim.word, due, counted=True)
             store_u64(content, place(claim.number) + ENTRY_DEADLINE, 0)
             store_u64(content, GROUP_DUE, 0)
             group.tend()

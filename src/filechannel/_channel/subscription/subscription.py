@@ -262,14 +262,14 @@ class Subscription:
             self._flush.flush_soon()
 
     def _let_go(self) -> None:
-        gave_back = self.reader.native.release()
+        has_redelivered = self.reader.native.release()
         self.reader.close()
         if self._flush is not None:
             self._flush.close()
         if self.cursor is not None and not self._forgotten:
             writable(self.store).cursors.close(self.cursor)
         self._on_close(self)
-        if gave_back:
+        if has_redelivered:
             self.wake_group()
 
     def wake_group(self) -> None:

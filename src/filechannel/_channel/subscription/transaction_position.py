@@ -53,7 +53,7 @@ class TransactionInput:
         self.subscription.check_open()
         name, native = self.subscription.name, self.subscription.reader.native
         if self._step is not None and self._step() is None:  # an exception of a signal handler interrupted the step
-            self.give_back_all(counted=False)
+            self.redeliver_all(counted=False)
         if native.outstanding:
             count = native.outstanding
             what = f"{counted_messages(count)} {'was' if count == 1 else 'were'} received before the transaction"
@@ -106,13 +106,13 @@ class TransactionInput:
             end = self.subscription.store.lookup.latest()
             reader.move(min(LogPosition(offset, sequence), end, key=lambda position: position.offset))
 
-    def give_back_all(self, *, counted: bool) -> None:
+    def redeliver_all(self, *, counted: bool) -> None:
         """Redeliver everything that is outstanding."""
         native = self.subscription.reader.native
         if counted:
             native.nack(None)
         else:
-            native.give_back_all()
+            native.redeliver_all()
         self.subscription.waiters.wake_all()
 
 

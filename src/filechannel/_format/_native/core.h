@@ -257,16 +257,16 @@ void unacked_drop_waiting(UnackedRing *unacked, uint64_t begin, uint64_t end);
 int unacked_ack(UnackedRing *unacked, uint64_t count, int *moved);
 int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, int *moved);
 int unacked_nack(UnackedRing *unacked, uint64_t count);
-int unacked_give_back(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int unacked_redeliver(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted);
 int unacked_in_order(const UnackedRing *unacked, const UnackedEntry **waiting);
 int unacked_acknowledge_before(UnackedRing *unacked, uint64_t offset);
-void unacked_give_back_all(UnackedRing *unacked);
+void unacked_redeliver_all(UnackedRing *unacked);
 uint64_t unacked_ready(UnackedRing *unacked);
 uint64_t unacked_next_due(UnackedRing *unacked); /* 0: none is delayed */
 const UnackedEntry *unacked_first_ready(UnackedRing *unacked);
 const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *index);
 uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset);
-void unacked_take_back(UnackedRing *unacked, uint64_t offset);
+void unacked_roll_back(UnackedRing *unacked, uint64_t offset);
 
 /* read/group_ring.c: the ring that the members of a group share, and the claims of this member */
 typedef struct {
@@ -311,11 +311,11 @@ const Claim *ring_refused(const Ring *ring, uint64_t offset);
 int ring_ack(Ring *ring, uint64_t count);
 int ring_nack(Ring *ring, uint64_t count);
 int ring_acknowledge(Ring *ring, uint64_t offset, uint64_t token);
-int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int ring_redeliver(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
 /* These are for claims that were not delivered yet. */
 void ring_drop(Ring *ring, uint64_t offset, uint64_t token);
 void ring_return(Ring *ring, uint64_t offset, uint64_t token);
-int ring_give_back_from(Ring *ring, uint64_t from, int refused);
+int ring_redeliver_from(Ring *ring, uint64_t from, int refused);
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most);
 
 /* append/send_path.c, read/reader.c: one step of a coroutine; NULL without an exception means that it has to wait */

@@ -33,7 +33,7 @@ class AckTracking:
 
     @property
     def outstanding(self) -> int:
-        """How many deliveries are neither acknowledged nor given back."""
+        """How many deliveries are neither acknowledged nor redelivered."""
         return self._unacked.out
 
     @property
@@ -101,9 +101,9 @@ class AckTracking:
         self._reading.store_cursor()
         return True
 
-    def take_back(self, offset: int) -> None:
+    def roll_back(self, offset: int) -> None:
         """Undo the deliveries of this call, which the caller did not get; from *offset* on they were new."""
-        self._unacked.take_back(offset)
+        self._unacked.roll_back(offset)
 
     def leave(self, offset: int) -> None:
         """Forget deliveries from an offset on, to which the reader moves: it reads them again anyway."""
@@ -129,9 +129,9 @@ class AckTracking:
             self._reading.store_cursor()
         return moved is not None
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message, not before *due*; False if that delivery is not outstanding."""
-        return self._unacked.give_back(offset, token, due, counted=counted)
+        return self._unacked.redeliver(offset, token, due, counted=counted)
 
     def outlook(self) -> tuple[int, int, int] | None:
         """Return (how many are outstanding, offset, sequence of the cursor once they are acknowledged).
@@ -148,9 +148,9 @@ class AckTracking:
         if self._unacked.acknowledge_before(offset):
             self._reading.store_cursor()
 
-    def give_back_all(self) -> None:
+    def redeliver_all(self) -> None:
         """Redeliver everything that is outstanding; the attempt is not counted."""
-        self._unacked.give_back_all()
+        self._unacked.redeliver_all()
 
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""

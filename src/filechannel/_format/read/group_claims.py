@@ -73,7 +73,7 @@ class GroupClaims:
         """Return the next item that no other member has, as (item, offset, sequence, attempt, token).
 
         An item that does not decode stays claimed and is set apart, unless items were taken before it in the same call:
-        then it is given back.
+        then it is returned to the ring.
         """
         ring, found = self._ring, self._claim_next()
         if isinstance(found, Nothing):
@@ -164,7 +164,7 @@ class GroupClaims:
     def _read_again(self, claim: Claim) -> bytes | None:
         """Return the payload of a redelivered message; None if it no longer exists.
 
-        If reading raises, the claim is given back.
+        If reading raises, the claim is returned to the ring.
         """
         reading, self._seen = self._reading, None
         reading.stand_at(claim.offset, claim.sequence)
@@ -186,11 +186,11 @@ class GroupClaims:
 
     def _return(self, claim: Claim) -> None:
         """Give back a message that was not delivered."""
-        self._ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
+        self._ring.redeliver(claim.offset, claim.word, 0, counted=False, tell=False)
 
-    def give_all_back(self, but: list[Claim] | None = None) -> bool:
+    def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
-        return self._ring.give_all_back(but)
+        return self._ring.redeliver_all(but)
 
     # Settling
 
@@ -206,9 +206,9 @@ class GroupClaims:
         """Acknowledge one claim; False if this member does not have it, or has lost it."""
         return self._ring.acknowledge(offset, token)
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; False if this member does not have the claim, or has lost it."""
-        return self._ring.give_back(offset, token, due, counted=counted)
+        return self._ring.redeliver(offset, token, due, counted=counted)
 
     def place_of(self, offset: int, token: int) -> int:
         """Return the entry number of a claim; -1 if this member does not have it."""

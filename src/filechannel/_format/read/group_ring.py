@@ -292,10 +292,10 @@ class Ring:
         if wanted > len(self._claims):
             return False
         for claim in list(islice(reversed(self._claims.values()), wanted)):
-            self.give_back(claim.offset, claim.word, 0, counted=True)
+            self.redeliver(claim.offset, claim.word, 0, counted=True)
         return True
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
         """Redeliver one message; False if this member does not have the claim, or has lost it, as in `acknowledge`."""
         claim = self._pull(offset, token)
         if claim is None:
@@ -327,13 +327,13 @@ class Ring:
         self._be_due(due)
         return done
 
-    def give_all_back(self, but: list[Claim] | None = None) -> bool:
+    def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
         kept = [] if but is None else but
         claims = [claim for claim in self._claims.values() if claim not in kept]
         if but is None:
             claims += self._refused.values()
-        return sum(self.give_back(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
+        return sum(self.redeliver(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
 
     def forget(self) -> None:
         """Forget all claims, because the ring was emptied."""

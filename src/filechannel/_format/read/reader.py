@@ -93,7 +93,7 @@ class Reader:
 
     @property
     def outstanding(self) -> int:
-        """How many deliveries are outstanding: neither acknowledged nor given back."""
+        """How many deliveries are outstanding: neither acknowledged nor redelivered."""
         return 0 if self._tracker is None else self._tracker.outstanding
 
     @property
@@ -185,11 +185,11 @@ class Reader:
             except BaseException:
                 # The caller does not get the items taken so far, so they are redelivered.
                 if isinstance(tracker, GroupClaims):
-                    tracker.give_all_back(had)
+                    tracker.redeliver_all(had)
                 elif items:
                     reading.stand_at(*before)
                     if tracker is not None:
-                        tracker.take_back(before[0])
+                        tracker.roll_back(before[0])
                     reading.store_cursor()
                 raise
             finally:
@@ -280,11 +280,11 @@ class Reader:
     def release(self) -> bool:
         """Release every map now or, if this thread is in a call, when it returns. Nothing can be taken after that.
 
-        Returns whether any claim was given back.
+        Returns whether any claim was returned to the ring.
         """
         with self._lock:  # a thread in a call stores the cursor first: its item must not be redelivered
             claims = None if self._reading.released else self._group_claims
-            gave = claims is not None and claims.give_all_back()
+            gave = claims is not None and claims.redeliver_all()
             self._reading.release()
             self._close_if_released()
             return gave
@@ -330,12 +330,12 @@ class Reader:
         with self._lock:
             return self._tracker is not None and not self._reading.released and self._tracker.acknowledge(offset, token)
 
-    def give_back(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
         """Let one delivery be redelivered, not before *due*; False if it is not outstanding."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
             tracker = None if self._reading.released else self._tracker
-            return tracker is not None and tracker.give_back(offset, token, due, counted=counted)
+            return tracker is not None and tracker.redeliver(offset, token, due, counted=counted)
 
     def coming(self, most: int, /) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
@@ -366,11 +366,11 @@ class Reader:
             if (acks := self._ack_tracking) is not None:
                 acks.acknowledge_before(offset)
 
-    def give_back_all(self) -> None:
+    def redeliver_all(self) -> None:
         """Let everything outstanding be redelivered; the attempt is not counted."""
         with self._lock:
             if (acks := self._ack_tracking) is not None:
-                acks.give_back_all()
+                acks.redeliver_all()
 
     # Only in a group
 

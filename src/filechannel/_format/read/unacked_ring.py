@@ -147,13 +147,13 @@ class UnackedRing:
             self._turn(entry, State.ACKED)
         return self._trim()
 
-    def give_back_all(self) -> None:
+    def redeliver_all(self) -> None:
         """Redeliver everything that is outstanding; the attempt is not counted."""
         for entry in self._entries.values():
             if entry.state is State.OUT:
                 self._redeliver(entry, 0, counted=False)
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; return whether it was outstanding with that token."""
         entry = self._find_out(offset, token)
         if entry is not None:
@@ -171,7 +171,7 @@ class UnackedRing:
             heappop(self._ready)
         return entry.attempt
 
-    def take_back(self, offset: int) -> None:
+    def roll_back(self, offset: int) -> None:
         """Undo the last call, whose caller did not get its items.
 
         Those from *offset* on were new and are dropped; the others are redelivered.

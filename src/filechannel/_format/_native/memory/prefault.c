@@ -70,7 +70,7 @@ static void start_over(void) {
     running = working = 0;
 }
 
-static void give_back(Job *jobs) {
+static void free_jobs(Job *jobs) {
     while (jobs) {
         Job *job = jobs;
         jobs = job->next;
@@ -161,7 +161,7 @@ int populate_later(PyObject *buffer, uint64_t position, uint64_t size) {
         done = job;
     }
     pthread_mutex_unlock(&mutex);
-    give_back(done);
+    free_jobs(done);
     return 0;
 }
 
@@ -182,7 +182,7 @@ static PyObject *py_populate_acknowledge(PyObject *Py_UNUSED(module), PyObject *
     finished = NULL;
     pthread_mutex_unlock(&mutex);
     Py_END_ALLOW_THREADS
-    give_back(done);
+    free_jobs(done);
     Py_RETURN_NONE;
 }
 

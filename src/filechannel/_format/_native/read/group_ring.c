@@ -340,7 +340,7 @@ static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell
     return done;
 }
 
-static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
+static int redeliver(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
     if (due) return delay(ring, claim, word, due, tell);
@@ -349,15 +349,15 @@ static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted, int te
     return 1;
 }
 
-int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
+int ring_redeliver(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     Claim *claim = find(ring, offset, token);
-    return claim && give_back(ring, claim, due, counted, 1);
+    return claim && redeliver(ring, claim, due, counted, 1);
 }
 
 /* Redeliver a claimed message that was not delivered. */
 void ring_return(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
-    if (claim) give_back(ring, claim, 0, 0, 0);
+    if (claim) redeliver(ring, claim, 0, 0, 0);
 }
 
 int ring_nack(Ring *ring, uint64_t count) {
@@ -365,18 +365,18 @@ int ring_nack(Ring *ring, uint64_t count) {
     for (uint64_t index = ring->last; count && index > ring->first; index--) {
         Claim *claim = claim_at(ring, index - 1);
         if (!claim->word || claim->refused) continue;
-        give_back(ring, claim, 0, 1, 1);
+        redeliver(ring, claim, 0, 1, 1);
         count--;
     }
     return 1;
 }
 
 /* From an index of our list on; with `refused`, also those that did not decode. Returns whether there were any. */
-int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
+int ring_redeliver_from(Ring *ring, uint64_t from, int refused) {
     int any = 0;
     for (uint64_t index = from > ring->first ? from : ring->first; index < ring->last; index++) {
         Claim *claim = claim_at(ring, index);
-        if (claim->word && (refused || !claim->refused)) any |= give_back(ring, claim, 0, 0, 0);
+        if (claim->word && (refused || !claim->refused)) any |= redeliver(ring, claim, 0, 0, 0);
     }
     return any;
 }

@@ -340,17 +340,17 @@ PyObject *reader_take_record_method(PyObject *op, PyObject *Py_UNUSED(none)) { r
 PyObject *reader_take_delivery_method(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 1); }
 
 /* The caller does not get the items taken so far, so they are redelivered. */
-static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
+static void roll_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
     if (self->ring) {
         PyObject *type, *error, *traceback;
         PyErr_Fetch(&type, &error, &traceback);
-        ring_give_back_from(self->ring, had, 0);
+        ring_redeliver_from(self->ring, had, 0);
         PyErr_Restore(type, error, traceback);
     } else if (PyList_GET_SIZE(*items)) {
         self->offset = offset;
         self->sequence = sequence;
         self->limit = 0;
-        if (self->unacked) unacked_take_back(self->unacked, offset);
+        if (self->unacked) unacked_roll_back(self->unacked, offset);
         reader_store_cursor(self);
     }
     Py_CLEAR(*items);
@@ -398,11 +398,11 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
         if (!item) {
             /* Items before an error are returned; the next call raises the error. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
-            else take_back(self, &items, before, sequence, had);
+            else roll_back(self, &items, before, sequence, had);
             break;
         }
         if (list_add(items, item)) {
-            take_back(self, &items, before, sequence, had);
+            roll_back(self, &items, before, sequence, had);
             break;
         }
     }

@@ -117,16 +117,16 @@ PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssiz
     return PyBool_FromLong(done);
 }
 
-PyObject *reader_give_back_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+PyObject *reader_redeliver_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t offset, token, due;
-    if (check_count("give_back", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
+    if (check_count("redeliver", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
         unsigned_from(args[1], UINT64_MAX, &token) || unsigned_from(args[2], UINT64_MAX, &due))
         return NULL;
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_give_back(self->ring, offset, token, due, counted)));
-    return PyBool_FromLong(reader_tracks_acks(self) && unacked_give_back(self->unacked, offset, token, due, counted));
+    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_redeliver(self->ring, offset, token, due, counted)));
+    return PyBool_FromLong(reader_tracks_acks(self) && unacked_redeliver(self->unacked, offset, token, due, counted));
 }
 
 PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
@@ -146,9 +146,9 @@ PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given) {
     Py_RETURN_NONE;
 }
 
-PyObject *reader_give_back_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+PyObject *reader_redeliver_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
-    if (reader_tracks_acks(self)) unacked_give_back_all(self->unacked);
+    if (reader_tracks_acks(self)) unacked_redeliver_all(self->unacked);
     Py_RETURN_NONE;
 }
 

@@ -91,7 +91,7 @@ static int follow_group(Reader *self) {
 }
 
 /* The payload of a redelivered message; NULL with *empty: it no longer exists; NULL otherwise: an exception, and the
- * claim was given back. */
+ * claim was returned to the ring. */
 static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
     self->follows = 0;
     self->wanted = self->offset = claim.offset;
@@ -168,7 +168,7 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
 }
 
 /* The next item that no other member has. An item that does not decode stays claimed and is set apart, unless items
- * were taken before it in the same call: then it is given back. */
+ * were taken before it in the same call: then it is returned to the ring. */
 PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) {
     Claim claim;
     uint64_t size;

@@ -91,7 +91,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
-    int gave = reader_shares(self) && ring_give_back_from(self->ring, 0, 1);
+    int gave = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
     uint64_t offset, sequence;
     if (self->ring && !self->released && !inside) { /* the ring cannot be read later */
         place_in_group(self, &offset, &sequence);
@@ -259,20 +259,20 @@ static PyMethodDef methods[] = {
      "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
     {"acknowledge", FAST(reader_acknowledge_method), METH_FASTCALL,
      "acknowledge($self, offset, token, /)\n--\n\nAcknowledge one that is outstanding since that call; False if it is not."},
-    {"give_back", FAST(reader_give_back_method), METH_FASTCALL,
-     "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
+    {"redeliver", FAST(reader_redeliver_method), METH_FASTCALL,
+     "redeliver($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
     {"outlook", reader_outlook_method, METH_NOARGS,
      "outlook($self, /)\n--\n\n"
      "Return (how many are outstanding, offset, sequence of the cursor if they are acknowledged); None if older ones come again."},
     {"acknowledge_before", reader_acknowledge_before_method, METH_O,
      "acknowledge_before($self, offset, /)\n--\n\nAcknowledge every delivery that begins before an offset."},
-    {"give_back_all", reader_give_back_all_method, METH_NOARGS,
-     "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
+    {"redeliver_all", reader_redeliver_all_method, METH_NOARGS,
+     "redeliver_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
     {"coming", reader_coming_method, METH_O,
      "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
     {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget all deliveries: the cursor moves to the next new message."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nRelease every map, or, if this thread is inside or another one waits, when that call returns. There is "
-     "nothing to take any more. Return whether something was given back."},
+     "nothing to take any more. Return whether a claim was returned to the ring."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {

@@ -137,7 +137,7 @@ int unacked_acknowledge_before(UnackedRing *unacked, uint64_t offset) {
 }
 
 /* Redeliver everything that is outstanding; the attempt is not counted. */
-void unacked_give_back_all(UnackedRing *unacked) {
+void unacked_redeliver_all(UnackedRing *unacked) {
     for (uint64_t index = unacked->head; index != unacked->tail; index++)
         if (entry_at(unacked, index)->state == UNACKED_OUT) come_again(unacked, index, 0, 0);
 }
@@ -166,7 +166,7 @@ int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, i
     return 1;
 }
 
-int unacked_give_back(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted) {
+int unacked_redeliver(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     uint64_t index;
     if (!find_out(unacked, offset, token, &index)) return 0;
     come_again(unacked, index, due, counted);
@@ -231,7 +231,7 @@ uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset) {
 
 /* Undo the call with the newest token, whose caller did not get its items: new ones, from `offset` on, are dropped, and
  * the others are redelivered. */
-void unacked_take_back(UnackedRing *unacked, uint64_t offset) {
+void unacked_roll_back(UnackedRing *unacked, uint64_t offset) {
     unacked_drop_from(unacked, offset);
     for (uint64_t index = unacked->head; index != unacked->tail; index++) {
         const UnackedEntry *entry = entry_at(unacked, index);
