@@ -130,7 +130,7 @@ typedef struct {
     PyObject *rename;          /* called instead, if the roll is not a fast one; else NULL */
     uint64_t allocated;        /* how many bytes of records its disk space suffices for */
     uint64_t window;           /* how many bytes of it the fast path may write at first */
-    PyObject *told;            /* called by the append after the one that rolls */
+    PyObject *after_roll;      /* called by the append after the one that rolls */
     PyObject *watch;           /* for tests; else NULL */
 } PreparedSegment;
 #define BELIEVED_NS 1000000000u /* how long: the kernel may write pages back by itself, which makes them read-only */
@@ -169,7 +169,7 @@ typedef struct {
     PreparedSegment next;
     PyObject *pending_roll; /* next.what of the last fast roll, until it is acknowledged; or NULL */
     uint8_t pending_roll_header[SEGMENT_HEADER_SIZE]; /* the header of that segment */
-    PyObject *told; /* the callback still to be notified of the roll; or NULL */
+    PyObject *after_roll; /* the callback still to be notified of the roll; or NULL */
     PyObject *overflow, *notify; /* NULL: the writer is closed */
 } Writer;
 extern PyTypeObject *WriterType;
@@ -195,7 +195,7 @@ PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t c
 /* append/roll.c */
 void forget_next(Writer *self);
 enum appended writer_fast_roll(Writer *self, Piece *piece, uint64_t *offset);
-int writer_tell(Writer *self);
+int writer_call_after_roll(Writer *self);
 PyObject *py_prepare_next(PyObject *writer, PyObject *const *args, Py_ssize_t count);
 PyObject *py_forget_next(PyObject *writer, PyObject *what);
 PyObject *py_fast_roll(PyObject *writer, PyObject *payload);
@@ -283,9 +283,9 @@ typedef struct {
     uint64_t mask, first, last;
     uint64_t out;   /* how many of them did decode */
     PyObject *lost; /* a list of (offset, token), or NULL */
-    int tells;      /* what we did that other processes may wait for: */
+    int changes;    /* what we changed that other processes may wait for: */
 } Ring;
-enum { MADE_ROOM = 1, EMPTIED = 2, MOVED = 4 /* the position moved */, DAMAGED = 8 /* the words contradict each other */ };
+enum { MADE_SPACE = 1, EMPTIED = 2, MOVED = 4 /* the position moved */, DAMAGED = 8 /* the words contradict each other */ };
 enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* held for too long */, CLAIM_DAMAGED };
 Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease); /* NULL with an exception */
 void ring_free(Ring *ring);
@@ -325,7 +325,7 @@ PyObject *reader_step(PyObject *reader);
 PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without checking whether to yield */
 PyObject *reader_now(PyObject *reader);
 int reader_ack(PyObject *reader, uint64_t count); /* whether `count` deliveries were outstanding */
-int reader_must_tell(PyObject *reader);
+int reader_must_wake(PyObject *reader);
 int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: try again; -1: an exception */
 
 /* The sentinel `NOTHING` of _format/sentinel.py, and the error `Busy` of _errors.py. */

@@ -141,7 +141,7 @@ static PyObject *py_ack(PyObject *op, PyObject *const *args, Py_ssize_t count, P
     PyObject *target = ((Core *)op)->target;
     uint64_t number = count + named ? count_of(args[0]) : 1;
     if (target && number && reader_ack(target, number)) {
-        if (!reader_must_tell(target)) Py_RETURN_NONE;
+        if (!reader_must_wake(target)) Py_RETURN_NONE;
         return PyObject_CallMethodNoArgs(op, drained);
     }
     PyObject *given = count + named ? Py_NewRef(args[0]) : PyLong_FromLong(1);

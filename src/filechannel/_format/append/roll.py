@@ -92,7 +92,7 @@ class PreparedSegment:
     names: Names = b"", b"", 0
     window: int = 0
     """How many bytes of its records the fast path may write before the next overflow."""
-    told: Callable[[], object] | None = None
+    after_roll: Callable[[], object] | None = None
     """Called by the append after the one that rolls."""
     watch: Watch = None
     """For tests."""

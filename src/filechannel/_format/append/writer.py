@@ -108,7 +108,7 @@ class Writer:
         """The time of the segment's last index entry; never, if the clock has gone back since."""
         self._next: PreparedSegment | None = None
         self._pending_roll: tuple[object, bytes] | None = None
-        self._told: Callable[[], object] | None = None
+        self._after_roll: Callable[[], object] | None = None
         """The callback that is still to be notified of the fast roll."""
         self._ahead = self._ahead_end = 0
         """How many bytes ahead of the tail to keep present in memory, and up to which offset."""
@@ -180,9 +180,9 @@ class Writer:
             self._go_ahead(start + size)
         if not self._deferred:
             self.wake_receivers()
-        told, self._told = self._told, None
-        if told is not None:
-            told()
+        after_roll, self._after_roll = self._after_roll, None
+        if after_roll is not None:
+            after_roll()
         return start
 
     def _append_simply(self, payloads: list[bytes], size: int) -> int | None:
@@ -371,7 +371,7 @@ class Writer:
         self._segment, self._begin, self._window_end = view, begin, 0
         self._epoch = load_u32(self._control, EPOCH)
         self._next_mark, self._marks, self._latest = 0, [], 0
-        self._next = self._pending_roll = self._told = None
+        self._next = self._pending_roll = self._after_roll = None
         self._alone = begin == self._pending
         self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER
@@ -453,7 +453,7 @@ class Writer:
 
     def unbind(self) -> None:
         """Release the segment and forget its index entries; every append overflows from now on."""
-        self._segment = self._next = self._pending_roll = self._told = None
+        self._segment = self._next = self._pending_roll = self._after_roll = None
         self._window_end, self._marks = 0, []
         self._ahead_at = _NEVER
 
@@ -470,7 +470,7 @@ class Writer:
         target: bytes,
         digits: int,
         window: int,
-        told: Callable[[], object],
+        after_roll: Callable[[], object],
         watch: Watch,
         directory: int,
         /,
@@ -484,7 +484,9 @@ class Writer:
                 raise TypeError(f"expected bytes, {type(path).__name__} found")
         content, view = bytes(readable(header)), writable(map)
         allocated, names = view.nbytes - SEGMENT_HEADER_SIZE, (source, target, digits)
-        prepared = PreparedSegment(what, view, content, allocated, None, device, inode, names, window, told, watch)
+        prepared = PreparedSegment(
+            what, view, content, allocated, None, device, inode, names, window, after_roll, watch
+        )
         if self._pending_roll is None and prepared.keep(directory):
             self._next = prepared
 
@@ -598,7 +600,7 @@ class Writer:
             prepared.before("publish")
         finally:
             self.change()  # in any case, even after an exception: the file has its new name
-        self._pending_roll, self._told = (prepared.what, prepared.header), prepared.told
+        self._pending_roll, self._after_roll = (prepared.what, prepared.header), prepared.after_roll
         self._segment, self._begin, self._window_end = prepared.map, begin, 0
         self._next_mark = self._latest = self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER

@@ -78,7 +78,7 @@ class GroupClaims:
         ring, found = self._ring, self._claim_next()
         if isinstance(found, Nothing):
             # The member that acknowledged the last entry found the lock held by this one, which has to notify now.
-            if not self._is_released() and (ring.made_room or (ring.emptied and self._reading.is_sealed)):
+            if not self._is_released() and (ring.made_space or (ring.emptied and self._reading.is_sealed)):
                 self._ask_to_tend()
             return NOTHING
         claim, payload = found
@@ -181,12 +181,12 @@ class GroupClaims:
         if reading.released:
             self._return(claim)
         else:
-            self._ring.acknowledge(claim.offset, claim.word, tell=False)
+            self._ring.acknowledge(claim.offset, claim.word, report_lost=False)
         return None
 
     def _return(self, claim: Claim) -> None:
         """Give back a message that was not delivered."""
-        self._ring.redeliver(claim.offset, claim.word, 0, counted=False, tell=False)
+        self._ring.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False)
 
     def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
@@ -225,9 +225,9 @@ class GroupClaims:
     def must_wake(self) -> bool:
         """Return, once, whether other processes may wait for what was acknowledged here, or a claim was lost."""
         ring = self._ring
-        made_room, emptied = ring.made_room, ring.emptied
-        damaged, ring.made_room, ring.emptied, ring.damaged = ring.damaged, False, False, False
-        return made_room or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
+        made_space, emptied = ring.made_space, ring.emptied
+        damaged, ring.made_space, ring.emptied, ring.damaged = ring.damaged, False, False, False
+        return made_space or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
 
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""

@@ -98,7 +98,7 @@ class Ring:
         self._claims: dict[tuple[int, int], Claim] = {}
         self._refused: dict[tuple[int, int], Claim] = {}
         self._lost: list[tuple[int, int]] = []
-        self.made_room = self.emptied = False
+        self.made_space = self.emptied = False
         """What this member did that other processes may wait for."""
         self.damaged = False
         """Whether the shared words contradicted each other when a delivery was acknowledged."""
@@ -274,13 +274,13 @@ class Ring:
             self.acknowledge(claim.offset, claim.word)
         return True
 
-    def acknowledge(self, offset: int, token: int, *, tell: bool = True) -> bool:
+    def acknowledge(self, offset: int, token: int, *, report_lost: bool = True) -> bool:
         """Acknowledge one claim; False if this member does not have it, or has lost it.
 
-        A lost claim is added to `take_lost` unless *tell* is False, when the message was not delivered yet.
+        A lost claim is added to `take_lost` unless *report_lost* is False, when the message was not delivered yet.
         """
         claim = self._pull(offset, token)
-        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, tell=tell):
+        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, report_lost=report_lost):
             return False
         if load_u64(self._shared, GROUP_HEAD) == claim.number:
             self._move_on()
@@ -295,7 +295,7 @@ class Ring:
             self.redeliver(claim.offset, claim.word, 0, counted=True)
         return True
 
-    def redeliver(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool, report_lost: bool = True) -> bool:
         """Redeliver one message; False if this member does not have the claim, or has lost it, as in `acknowledge`."""
         claim = self._pull(offset, token)
         if claim is None:
@@ -304,13 +304,13 @@ class Ring:
         if counted and claim.attempt < ENTRY_ATTEMPTS:
             word += 1 << ENTRY_ATTEMPT_SHIFT
         if due:
-            return self._delay(claim, word, due, tell=tell)
-        if not self._turn(claim, word, tell=tell):
+            return self._delay(claim, word, due, report_lost=report_lost)
+        if not self._turn(claim, word, report_lost=report_lost):
             return False
         add_u64(self._shared, GROUP_READY, 1)
         return True
 
-    def _delay(self, claim: Claim, word: int, due: int, *, tell: bool) -> bool:
+    def _delay(self, claim: Claim, word: int, due: int, *, report_lost: bool) -> bool:
         """Give a claim back with another deadline.
 
         While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
@@ -321,7 +321,7 @@ class Ring:
         # matters: a deadline that was read while the word is still ours is ours.
         if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
-        done = self._turn(claim, word, tell=tell)
+        done = self._turn(claim, word, report_lost=report_lost)
         if done and due < deadline:
             swap_if_u64(self._shared, at, deadline, due)  # fails if another member has claimed the message meanwhile
         self._be_due(due)
@@ -333,7 +333,9 @@ class Ring:
         claims = [claim for claim in self._claims.values() if claim not in kept]
         if but is None:
             claims += self._refused.values()
-        return sum(self.redeliver(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
+        return (
+            sum(self.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False) for claim in claims) > 0
+        )
 
     def forget(self) -> None:
         """Forget all claims, because the ring was emptied."""
@@ -343,9 +345,9 @@ class Ring:
     def _pull(self, offset: int, token: int) -> Claim | None:
         return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
 
-    def _turn(self, claim: Claim, word: int, *, tell: bool) -> bool:
+    def _turn(self, claim: Claim, word: int, *, report_lost: bool) -> bool:
         done = swap_if_u64(self._shared, place(claim.number), claim.word, word)
-        if tell and not done:
+        if report_lost and not done:
             self._lost.append((claim.offset, claim.word))
         return done
 
@@ -359,11 +361,11 @@ class Ring:
 
     def _move_on(self) -> None:
         try:
-            moved, made_room, emptied = _move_on(self._shared, self._owner)
+            moved, made_space, emptied = _move_on(self._shared, self._owner)
         except DamagedWordsError:
             self.damaged = True  # the delivery itself is acknowledged; the next check of the group raises
             return
-        self.made_room |= made_room
+        self.made_space |= made_space
         self.emptied |= emptied
         if moved:
             self._moved()

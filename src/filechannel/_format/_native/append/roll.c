@@ -16,7 +16,7 @@ static void release(PreparedSegment *next) {
     next->has_directory = 0;
     Py_CLEAR(next->source);
     Py_CLEAR(next->target);
-    Py_CLEAR(next->told);
+    Py_CLEAR(next->after_roll);
     Py_CLEAR(next->watch);
     Py_CLEAR(next->rename);
     Py_CLEAR(next->what);
@@ -76,7 +76,7 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
     next.digits = (Py_ssize_t)digits;
     next.source = Py_NewRef(args[5]);
     next.target = PyBytes_FromStringAndSize(PyBytes_AS_STRING(args[6]), (Py_ssize_t)length); /* a private copy, which is written to */
-    next.told = Py_NewRef(args[9]);
+    next.after_roll = Py_NewRef(args[9]);
     next.watch = args[10] == Py_None ? NULL : Py_NewRef(args[10]);
     /* A duplicate, which this object owns: closing the channel closes the original, and its number may be reused. */
     next.directory = next.target && !self->pending_roll ? fcntl((int)directory, F_DUPFD_CLOEXEC, 0) : -1;
@@ -172,15 +172,15 @@ static int rename_next(const Writer *self, const PreparedSegment *next) {
 /* Exchange what belongs to the old segment and to the renamed one; the caller releases `next`, which runs Python code. */
 static void bind_next(Writer *self, PreparedSegment *next) {
     Py_buffer before = self->segment;
-    PyObject *told = self->told, *acknowledged = self->pending_roll;
+    PyObject *after_roll = self->after_roll, *acknowledged = self->pending_roll;
     self->segment = next->map;
     self->begin = get_u64(next->header + SEGMENT_BEGIN);
     self->pending_roll = next->what;
     memcpy(self->pending_roll_header, next->header, SEGMENT_HEADER_SIZE);
-    self->told = next->told;
+    self->after_roll = next->after_roll;
     next->map = before;
     next->what = acknowledged;
-    next->told = told;
+    next->after_roll = after_roll;
     self->window_end = 0;
     self->next_mark = self->latest = 0;
     self->storable_end = 0;
@@ -297,11 +297,11 @@ PyObject *py_fast_roll(PyObject *op, PyObject *payload) {
 }
 
 /* Not in the call that rolls, which takes long enough. */
-int writer_tell(Writer *self) {
-    PyObject *told = self->told;
-    self->told = NULL; /* first: the callback may append */
-    PyObject *done = PyObject_CallNoArgs(told);
-    Py_DECREF(told);
+int writer_call_after_roll(Writer *self) {
+    PyObject *after_roll = self->after_roll;
+    self->after_roll = NULL; /* first: the callback may append */
+    PyObject *done = PyObject_CallNoArgs(after_roll);
+    Py_DECREF(after_roll);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }

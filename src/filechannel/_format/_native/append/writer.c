@@ -192,7 +192,7 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     turn_charge(end - start);
     if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* populating is only an optimization */
     if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
-    return self->told && writer_tell(self) ? APPEND_FAILED : APPENDED;
+    return self->after_roll && writer_call_after_roll(self) ? APPEND_FAILED : APPENDED;
 }
 
 /* The first record of a segment that is bound. The caller wakes waiters, after it has released the writer lock. */
@@ -483,7 +483,7 @@ static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
+static PyObject *py_wake_receivers(PyObject *op, PyObject *Py_UNUSED(none)) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (writer_wake_armed((Writer *)op)) return NULL;
     Py_RETURN_NONE;
@@ -495,7 +495,7 @@ static void unbind(Writer *self) {
     self->ahead_at = UINT64_MAX;
     forget_next(self);
     Py_CLEAR(self->pending_roll);
-    Py_CLEAR(self->told);
+    Py_CLEAR(self->after_roll);
     let_go(&self->segment);
 }
 
@@ -650,10 +650,10 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->overflow);
     Py_VISIT(self->notify);
     Py_VISIT(self->next.what);
-    Py_VISIT(self->next.told);
+    Py_VISIT(self->next.after_roll);
     Py_VISIT(self->next.watch);
     Py_VISIT(self->pending_roll);
-    Py_VISIT(self->told);
+    Py_VISIT(self->after_roll);
     /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would
      * crash. */
     return 0;
@@ -705,7 +705,7 @@ static PyMethodDef methods[] = {
      "first one left."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
     {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
-    {"wake_receivers", py_tell_waiters, METH_NOARGS,
+    {"wake_receivers", py_wake_receivers, METH_NOARGS,
      "wake_receivers($self, /)\n--\n\nWake threads that wait, and call notify if event loops do. Not under the writer word."},
     {"bind", FAST(py_bind), METH_FASTCALL,
      "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
@@ -722,7 +722,7 @@ static PyMethodDef methods[] = {
      "stay_ahead($self, end, distance, /)\n--\n\n"
      "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
-     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, directory, /)\n--\n\n"
+     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, after_roll, watch, directory, /)\n--\n\n"
      "Have a file ready for `fast_roll`, unless nobody took note of the last one yet."},
     {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
     {"fast_roll", py_fast_roll, METH_O,

@@ -83,18 +83,18 @@ static int follow(const Ring *ring) {
     else
         store_position(ring->shared.buf, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE));
     store(ring, GROUP_HEAD, head);
-    return MOVED | (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
+    return MOVED | (was_full ? MADE_SPACE : 0) | (head == tail ? EMPTIED : 0);
 }
 
 /* Unless another member has the lock, which then does so: a lock holder checks after it releases. That is safe because
  * releasing is a fence, and so is acknowledging. */
 static int move_on(const Ring *ring) {
-    int tells = 0;
-    while (!(tells & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
-        tells |= follow(ring);
+    int changes = 0;
+    while (!(changes & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
+        changes |= follow(ring);
         release_word(lock_of(ring));
     }
-    return tells;
+    return changes;
 }
 
 static int enter(const Ring *ring) {
@@ -107,7 +107,7 @@ static int enter(const Ring *ring) {
 
 static void leave(Ring *ring) {
     release_word(lock_of(ring));
-    ring->tells |= move_on(ring);
+    ring->changes |= move_on(ring);
 }
 
 /* --- Claims of this member ------------------------------------------------------------------------------------- */
@@ -283,19 +283,19 @@ static void remember_lost(Ring *ring, Claim claim) {
 
 /* The claim is not ours afterwards, whether the swap succeeds or not. If it was already lost, the caller is notified
  * through `lost`. */
-static int turn(Ring *ring, Claim *claim, uint64_t word, int tell) {
+static int turn(Ring *ring, Claim *claim, uint64_t word, int report_lost) {
     uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
     Claim before = *claim;
     drop(ring, claim);
-    if (!ours && tell) remember_lost(ring, before); /* which allocates, and so may run any code */
+    if (!ours && report_lost) remember_lost(ring, before); /* which allocates, and so may run any code */
     return ours;
 }
 
-static int acknowledge(Ring *ring, Claim *claim, int tell) {
+static int acknowledge(Ring *ring, Claim *claim, int report_lost) {
     uint64_t number = claim->number;
-    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, tell)) return 0;
-    if (load(ring, GROUP_HEAD) == number) ring->tells |= move_on(ring);
+    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, report_lost)) return 0;
+    if (load(ring, GROUP_HEAD) == number) ring->changes |= move_on(ring);
     return 1;
 }
 
@@ -328,23 +328,23 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
 
 /* Give a claim back with another deadline. While the message is out, an earlier deadline would end its lease, so an
  * earlier one is stored after the state. */
-static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell) {
+static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int report_lost) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
     /* If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
      * matters: a deadline that was read while the word is still ours is ours. */
     if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
-    int done = turn(ring, claim, word, tell);
+    int done = turn(ring, claim, word, report_lost);
     if (done && due < deadline) swap_deadline(entry, deadline, due); /* fails if another member claimed it meanwhile */
     be_due(ring, due);
     return done;
 }
 
-static int redeliver(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
+static int redeliver(Ring *ring, Claim *claim, uint64_t due, int counted, int report_lost) {
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
-    if (due) return delay(ring, claim, word, due, tell);
-    if (!turn(ring, claim, word, tell)) return 0;
+    if (due) return delay(ring, claim, word, due, report_lost);
+    if (!turn(ring, claim, word, report_lost)) return 0;
     __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
     return 1;
 }
@@ -437,9 +437,9 @@ static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, 
         return NULL;
     }
     ring.owner = (uint32_t)owner;
-    int tells = move_on(&ring);
+    int changes = move_on(&ring);
     PyBuffer_Release(&ring.shared);
-    return PyBool_FromLong(tells & MADE_ROOM);
+    return PyBool_FromLong(changes & MADE_SPACE);
 }
 
 static PyMethodDef functions[] = {

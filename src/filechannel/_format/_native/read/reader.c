@@ -70,7 +70,7 @@ static void raise_later(PyObject *where) {
 }
 
 /* Event loops wait for capacity. The cursor has moved, whatever fails here: the loops also check by themselves. */
-static void notify_room(Reader *self) {
+static void notify_loops(Reader *self) {
     PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
     if (!notify) return;
     PyErr_Fetch(&type, &error, &traceback);
@@ -88,13 +88,13 @@ static void notify_capacity(Reader *self) {
     if (!load_acquire_u32(words + CAPACITY_WATCHED) || self->control.readonly) return;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (load_acquire_u32(words + CAPACITY_WAKE) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + CAPACITY_WAKE) & WAKE_LOOPS)
-        notify_room(self);
+        notify_loops(self);
 }
 
 /* The same for the position of a group, if we moved it. Returns its argument. */
-int reader_told(Reader *self, int done) {
-    if (self->ring && self->ring->tells & MOVED) {
-        self->ring->tells &= ~MOVED;
+int reader_notify_if_moved(Reader *self, int done) {
+    if (self->ring && self->ring->changes & MOVED) {
+        self->ring->changes &= ~MOVED;
         notify_capacity(self);
     }
     return done;
@@ -103,7 +103,7 @@ int reader_told(Reader *self, int done) {
 void reader_leave(Reader *self) {
     self->owner = NULL;
     locked_here--;
-    reader_told(self, 0);
+    reader_notify_if_moved(self, 0);
     if (__builtin_expect(self->released, 0)) reader_close(self);
 }
 

@@ -48,7 +48,7 @@ static inline int reader_shares(const Reader *self) { return self->ring && !self
 int reader_enter(Reader *self);  /* keep other threads out; -1 with an exception if this thread is already in a call */
 void reader_leave(Reader *self);
 void reader_close(Reader *self); /* release every map, if the reader is released and no thread is in a call */
-int reader_told(Reader *self, int done);
+int reader_notify_if_moved(Reader *self, int done);
 void reader_store_cursor(Reader *self);
 PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size);
 PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start);
@@ -70,7 +70,7 @@ PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first);
 int reader_is_drained(const Reader *self);
 PyObject *reader_track_acks_method(PyObject *op, PyObject *none);
 PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
-PyObject *reader_must_tell_method(PyObject *op, PyObject *none);
+PyObject *reader_must_wake_method(PyObject *op, PyObject *none);
 PyObject *reader_take_lost_method(PyObject *op, PyObject *none);
 PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_refused_method(PyObject *op, PyObject *given);

@@ -29,7 +29,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
 
 int reader_ack(PyObject *op, uint64_t count) {
     Reader *self = (Reader *)op;
-    if (self->ring) return reader_told(self, reader_shares(self) && ring_ack(self->ring, count));
+    if (self->ring) return reader_notify_if_moved(self, reader_shares(self) && ring_ack(self->ring, count));
     int moved, done = reader_tracks_acks(self) && unacked_ack(self->unacked, count, &moved);
     if (done && moved) reader_store_cursor(self);
     return done;
@@ -50,16 +50,16 @@ int reader_is_drained(const Reader *self) {
     return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
 }
 
-int reader_must_tell(PyObject *op) {
+int reader_must_wake(PyObject *op) {
     const Reader *self = (Reader *)op;
     if (!self->ring) return reader_is_drained(self);
-    int tells = self->ring->tells;
-    self->ring->tells = 0;
-    if (tells & (MADE_ROOM | DAMAGED) || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
-    return tells & EMPTIED && reader_is_drained(self);
+    int changes = self->ring->changes;
+    self->ring->changes = 0;
+    if (changes & (MADE_SPACE | DAMAGED) || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
+    return changes & EMPTIED && reader_is_drained(self);
 }
 
-PyObject *reader_must_tell_method(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_tell(op)); }
+PyObject *reader_must_wake_method(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_wake(op)); }
 
 PyObject *reader_take_lost_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
@@ -102,7 +102,7 @@ PyObject *reader_nack_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t count = self->ring ? self->ring->out : self->unacked ? self->unacked->out : 0;
     if (given != Py_None && number_from(given, &count)) return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_nack(self->ring, count)));
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_nack(self->ring, count)));
     return PyBool_FromLong(reader_tracks_acks(self) && unacked_nack(self->unacked, count));
 }
 
@@ -111,7 +111,7 @@ PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssiz
     uint64_t offset, token;
     if (check_count("acknowledge", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
     int moved, done = reader_tracks_acks(self) && unacked_acknowledge(self->unacked, offset, token, &moved);
     if (done && moved) reader_store_cursor(self);
     return PyBool_FromLong(done);
@@ -125,7 +125,7 @@ PyObject *reader_redeliver_method(PyObject *op, PyObject *const *args, Py_ssize_
         return NULL;
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_redeliver(self->ring, offset, token, due, counted)));
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_redeliver(self->ring, offset, token, due, counted)));
     return PyBool_FromLong(reader_tracks_acks(self) && unacked_redeliver(self->unacked, offset, token, due, counted));
 }
 

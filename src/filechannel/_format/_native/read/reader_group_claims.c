@@ -175,8 +175,8 @@ PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) 
     PyObject *payload = claim_next(self, empty, &claim, &size);
     if (!payload) {
         /* The member that acknowledged the last entry found the lock held by us, and left it to us to notify. */
-        int tells = self->ring->tells & (reader_is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
-        if (*empty && tells && !self->released && tend(self) < 0) *empty = 0;
+        int changes = self->ring->changes & (reader_is_sealed(self) ? MADE_SPACE | EMPTIED : MADE_SPACE);
+        if (*empty && changes && !self->released && tend(self) < 0) *empty = 0;
         return NULL;
     }
     *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};

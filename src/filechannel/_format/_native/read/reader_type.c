@@ -66,7 +66,7 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
+static PyObject *py_notify_capacity(PyObject *op, PyObject *notify) {
     Reader *self = (Reader *)op;
     if (!self->released) Py_XSETREF(self->notify, Py_NewRef(notify));
     Py_RETURN_NONE;
@@ -240,7 +240,7 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads sleep for more where they receive, having watched for so long, and count them."},
-    {"notify_capacity", py_tell_room, METH_O,
+    {"notify_capacity", py_notify_capacity, METH_O,
      "notify_capacity($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
     {"track_acks", reader_track_acks_method, METH_NOARGS,
      "track_acks($self, /)\n--\n\nTrack acknowledgements; from now on the cursor stores the oldest unacknowledged message."},
@@ -252,7 +252,7 @@ static PyMethodDef methods[] = {
      "refused($self, offset, /)\n--\n\nReturn (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."},
     {"take_lost", reader_take_lost_method, METH_NOARGS,
      "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be acknowledged and is not ours any more."},
-    {"must_wake", reader_must_tell_method, METH_NOARGS,
+    {"must_wake", reader_must_wake_method, METH_NOARGS,
      "must_wake($self, /)\n--\n\nReturn, once, whether others may wait for what was acknowledged here, or something was lost."},
     {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\nAcknowledge the oldest ones outstanding; False, and nothing changed, if there are fewer."},
     {"nack", reader_nack_method, METH_O,
