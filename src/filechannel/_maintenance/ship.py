@@ -260,9 +260,9 @@ class _Shipper:
     def _copy_index(self, candidate: Candidate, local: Path) -> bool:
         """Write the entries of an index that are whole; False if there are none: a hole in its place is not copied."""
         stored = read_entries(self._store.files, self._store.segments.path(candidate.begin))
-        marks = [mark for mark in stored if candidate.begin <= mark.offset < candidate.end]
-        local.write_bytes(pack_entries(marks))
-        return bool(marks)
+        entries = [entry for entry in stored if candidate.begin <= entry.offset < candidate.end]
+        local.write_bytes(pack_entries(entries))
+        return bool(entries)
 
     def _follows_a_gap(self, begin: Offset, there: list[Offset]) -> bool:
         """Return whether messages are missing in the archive before a segment that was just copied."""

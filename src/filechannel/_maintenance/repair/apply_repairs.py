@@ -103,9 +103,9 @@ class RepairApplier:
             self._files.flush(descriptor)
         finally:
             self._files.close(descriptor)
-        marks = [mark for mark in change.checked.marks if repaired.begin <= mark.offset < repaired.stop]
+        entries = [entry for entry in change.checked.entries if repaired.begin <= entry.offset < repaired.stop]
         if repaired.begin != head.begin:
-            self._write_index(path, marks)
+            self._write_index(path, entries)
         self._files.replace(temporary, path)
 
     def rewrite_index(self, checked: Checked, reason: str) -> None:
@@ -113,10 +113,10 @@ class RepairApplier:
         if not self._files.exists(index_path(checked.head.path)):
             return  # it was quarantined with its segment
         self._quarantine.keep(index_path(checked.head.path), reason)
-        self._write_index(checked.head.path, checked.marks)
+        self._write_index(checked.head.path, checked.entries)
 
-    def _write_index(self, segment: Path, marks: list[IndexEntry]) -> None:
-        self._files.write_atomically(index_path(segment), pack_entries(marks), self._mode)
+    def _write_index(self, segment: Path, entries: list[IndexEntry]) -> None:
+        self._files.write_atomically(index_path(segment), pack_entries(entries), self._mode)
 
 
 def _reason(change: Change) -> str:

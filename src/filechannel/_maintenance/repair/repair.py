@@ -255,7 +255,7 @@ class _Planner:
         for each in checked:
             if each.bad_entries:
                 finding = next(finding for finding in each.findings if finding.kind == "index")
-                what = f"keep the {len(each.marks)} valid entries, and the old file in {QUARANTINE}/"
+                what = f"keep the {len(each.entries)} valid entries, and the old file in {QUARANTINE}/"
                 do = partial(self._repairer.rewrite_index, each, finding.what)
                 yield Action(file=finding.file, what=what, do=do)
 
@@ -313,10 +313,12 @@ def _describe(change: Change) -> str:
         if head.header is None:
             return f"rewrite its header: {change.checked.messages} messages from sequence {repaired.first_sequence} on"
         if head.header.previous_end != repaired.previous_end:
-            return f"record in its header that nothing is left between offsets {repaired.previous_end} and {repaired.begin}"
+            between = f"offsets {repaired.previous_end} and {repaired.begin}"
+            return f"record in its header that nothing is left between {between}"
         return f"record in its header that its records end at offset {repaired.end}"
     lost = f", {change.checked.lost} lost" if change.checked.lost else ""
-    kept = f"{change.checked.messages} messages stay in place, in {len(repaired_segments)} segment{'s' * (len(repaired_segments) > 1)}"
+    segments = f"{len(repaired_segments)} segment{'s' * (len(repaired_segments) > 1)}"
+    kept = f"{change.checked.messages} messages stay in place, in {segments}"
     return f"leave out what is damaged: {kept}{lost}; the old file is moved to {QUARANTINE}/"
 
 

@@ -109,7 +109,7 @@ class Checked:
     bounds: Bounds
     runs: list[RecordRun] = field(default_factory=list[RecordRun])
     findings: list[Finding] = field(default_factory=list[Finding])
-    marks: list[IndexEntry] = field(default_factory=list[IndexEntry])
+    entries: list[IndexEntry] = field(default_factory=list[IndexEntry])
     """The correct entries of its index."""
     bad_entries: int = 0
     """How many entries are wrong."""
@@ -146,18 +146,18 @@ class SegmentCheck:
     def check(self, head: Head, bounds: Bounds) -> Checked:
         """Read and check the whole segment."""
         checked = Checked(head, bounds)
-        marks, bad = read_index(self._files, head.path)
+        entries, bad = read_index(self._files, head.path)
         if head.is_compressed:
-            self._check_compressed(checked, marks)
+            self._check_compressed(checked, entries)
         else:
-            self._check_plain(checked, marks)
+            self._check_plain(checked, entries)
         self._check_numbers(checked)
         self._check_index(checked, bad)
         return checked
 
     # Records
 
-    def _check_plain(self, checked: Checked, marks: list[IndexEntry]) -> None:
+    def _check_plain(self, checked: Checked, entries: list[IndexEntry]) -> None:
         head, bounds = checked.head, checked.bounds
         if head.header is None:
             _add(self._scan, checked, "error", "header", f"not a segment: {head.problem}", position=0)
@@ -171,7 +171,7 @@ class SegmentCheck:
             stop = min(bounds.stop, file.space_end)
             if bounds.stop > bounds.certain:
                 stop = min(stop, max(bounds.certain, file.data_end))
-            self._walk(checked, file, stop, marks)
+            self._walk(checked, file, stop, entries)
             if bounds.certain > file.space_end:
                 what = f"the file is truncated: {bounds.certain - file.space_end} bytes of records are missing"
                 _add(self._scan, checked, "error", "cut", what, position=file.size, offset=file.space_end)
@@ -193,7 +193,7 @@ class SegmentCheck:
             return
         _add(self._scan, checked, "warning", "end", what, position=SEGMENT_END)
 
-    def _check_compressed(self, checked: Checked, marks: list[IndexEntry]) -> None:
+    def _check_compressed(self, checked: Checked, entries: list[IndexEntry]) -> None:
         try:
             segment = CompressedSegment.open(self._files, checked.head.path, self._scan.limits)
         except FileNotFoundError:
@@ -202,16 +202,16 @@ class SegmentCheck:
             what = f"not a compressed segment: {error}"
             _add(self._scan, checked, "error", "header", what, position=0)
             return
-        self._walk(checked, segment, min(checked.bounds.stop, segment.end), marks)
+        self._walk(checked, segment, min(checked.bounds.stop, segment.end), entries)
 
     def _walk(
-        self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, marks: list[IndexEntry]
+        self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, entries: list[IndexEntry]
     ) -> None:
         found = SegmentRecords(
             segment,
             checked.head.begin,
             stop,
-            marks,
+            entries,
             certain=checked.bounds.certain,
             check=self._check,
             tick=self._tick,
@@ -245,8 +245,8 @@ class SegmentCheck:
         header, path = checked.head.header, index_path(checked.head.path)
         for run in checked.runs:
             first = header.first_sequence if header is not None and run.start == checked.head.begin else None
-            right = [mark for mark, before in run.entries if mark.sequence - before == _first(run, first)]
-            checked.marks += right
+            right = [entry for entry, before in run.entries if entry.sequence - before == _first(run, first)]
+            checked.entries += right
             checked.bad_entries += len(run.entries) - len(right)
         checked.bad_entries += len(bad)
         if checked.bad_entries:
@@ -259,7 +259,7 @@ def _first(run: RecordRun, known: int | None) -> int:
     """Return the sequence of the first message: the known one, or the one that most index entries imply."""
     if known is not None:
         return known
-    said = Counter(mark.sequence - before for mark, before in run.entries)
+    said = Counter(entry.sequence - before for entry, before in run.entries)
     return said.most_common(1)[0][0]
 
 
