@@ -491,7 +491,7 @@ def shared() -> None:
     first.coming(100)
     for call in (
         first.share,
-        first.place_of,
+        first.entry_number,
         first.refused,
         first.ack,
         first.acknowledge,

@@ -46,6 +46,6 @@ def slice_is_over() -> bool:
 
 
 def begin_slice() -> None:
-    """Start a new turn: the event loop of this thread has just run."""
+    """Start a new slice: the event loop of this thread has just run."""
     _turn.began = time.monotonic_ns()
     _turn.units = _SLICE_UNITS

@@ -128,7 +128,12 @@ def test_sharing_begins_once(impl: SimpleNamespace) -> None:
 def test_a_reader_that_does_not_share(impl: SimpleNamespace) -> None:
     """Has nothing to say about a group."""
     reader = Bench(impl, [b"a"]).reader
-    assert (reader.place_of(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (-1, None, [], False)
+    assert (reader.entry_number(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (
+        -1,
+        None,
+        [],
+        False,
+    )
     assert (reader.full, reader.release()) == (False, False)
 
 
@@ -192,7 +197,11 @@ def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
     a.take_delivery()
-    assert (a.place_of(offset, token), b.place_of(offset, token), a.place_of(offset + 1, token)) == (0, -1, -1)
+    assert (a.entry_number(offset, token), b.entry_number(offset, token), a.entry_number(offset + 1, token)) == (
+        0,
+        -1,
+        -1,
+    )
     assert not b.acknowledge(offset, token)
     ready = token & ~ENTRY_STATE | ENTRY_READY
     put(members.group, GROUP_RING, ready + (1 << ENTRY_ATTEMPT_SHIFT))
@@ -229,7 +238,7 @@ def test_an_undecodable_message_is_delivered_separately(impl: SimpleNamespace) -
     with pytest.raises(RefusedError):
         a.take_many(4)
     sequence, attempt, token = a.refused(SIZE)
-    assert (sequence, attempt, a.outstanding, a.place_of(SIZE, token)) == (1, 1, 1, 1)
+    assert (sequence, attempt, a.outstanding, a.entry_number(SIZE, token)) == (1, 1, 1, 1)
     assert (b.refused(SIZE), a.refused(0)) == (None, None)
     assert a.take() == b"\2"
     with pytest.raises(StopNow):

@@ -81,7 +81,7 @@ class GroupMember:
             raise WouldBlock from None
 
     def _extend(self, offset: Offset, token: int) -> bool:
-        number = self._subscription.reader.native.place_of(offset, token)
+        number = self._subscription.reader.native.entry_number(offset, token)
         until = time.monotonic_ns() + int(self.lease / NANOSECOND)
         return number >= 0 and self._group.extend(number, token, until, may_sleep)
 

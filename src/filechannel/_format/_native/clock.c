@@ -55,9 +55,10 @@ static PyObject *py_begin_slice(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED
 
 static PyMethodDef functions[] = {
     {"slice_is_over", py_turn_is_over, METH_NOARGS,
-     "slice_is_over()\n--\n\nReturn whether this thread has worked for about a millisecond since `begin_slice`."},
+     "slice_is_over()\n--\n\n"
+     "Return whether this thread has worked for about a millisecond since `begin_slice`, and should yield."},
     {"begin_slice", py_begin_slice, METH_NOARGS,
-     "begin_slice()\n--\n\nStart a new turn: the event loop of this thread has just had its say."},
+     "begin_slice()\n--\n\nStart a new slice: the event loop of this thread has just run."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -113,10 +113,10 @@ static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes
 static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
 
 /* append/writer.c */
-#define MOST_MARKS 4096 /* for 256 MiB, which take longer to write than the second that index entries wait; more are dropped */
+#define MOST_INDEX_ENTRIES 4096 /* for 256 MiB, which take longer to write than the second that index entries wait; more are dropped */
 typedef struct {
     uint64_t offset, sequence, time;
-} Mark;
+} PendingEntry;
 /* A file that is ready to become the next segment, with everything that can be known beforehand. */
 typedef struct {
     PyObject *what; /* the caller's object for the file; NULL: there is no prepared segment */
@@ -151,9 +151,9 @@ typedef struct {
     uint64_t max_payload;
     uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
     uint64_t tail_end, tail_sequence;   /* what the current tail slot says */
-    uint64_t next_mark; /* the record at or behind this offset is put into the index */
-    Mark *marks;
-    unsigned int marked, mark_room; /* how many there are, and how many fit */
+    uint64_t next_indexed;           /* the record at or behind this offset is put into the index */
+    PendingEntry *index_entries;
+    unsigned int index_count, entries_capacity; /* how many there are, and how many fit */
     uint64_t latest; /* time of the segment's last index entry; UINT64_MAX: the clock has gone back since */
     uint64_t ahead, ahead_end;       /* how many bytes ahead of the tail to keep present, and up to which offset */
     uint64_t ahead_from, ahead_at;   /* where the next pages to populate begin, and at which tail they are due */
@@ -304,7 +304,7 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
 enum claimed ring_claim_again(Ring *ring, const Claim **claim);
 uint32_t claim_attempt(const Claim *claim);
 uint64_t ring_out(const Ring *ring);
-int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
+int64_t ring_entry_number(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
 void ring_refuse(Ring *ring, uint64_t offset, uint64_t token);
 const Claim *ring_refused(const Ring *ring, uint64_t offset);
 /* These return whether they did it; claims that were lost are added to `lost`. */

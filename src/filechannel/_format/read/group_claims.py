@@ -65,9 +65,9 @@ class GroupClaims:
     # Handing out
 
     @property
-    def mark(self) -> list[Claim]:
+    def claims(self) -> list[Claim]:
         """The current claims of this member."""
-        return self._ring.mark
+        return self._ring.claims
 
     def next_delivery(self, *, first: bool = True) -> tuple[object, int, int, int, int] | Nothing:
         """Return the next item that no other member has, as (item, offset, sequence, attempt, token).
@@ -210,9 +210,9 @@ class GroupClaims:
         """Redeliver one message; False if this member does not have the claim, or has lost it."""
         return self._ring.redeliver(offset, token, due, counted=counted)
 
-    def place_of(self, offset: int, token: int) -> int:
+    def entry_number(self, offset: int, token: int) -> int:
         """Return the entry number of a claim; -1 if this member does not have it."""
-        return self._ring.place_of(offset, token)
+        return self._ring.entry_number(offset, token)
 
     def refused(self, offset: int) -> tuple[int, int, int] | None:
         """Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."""

@@ -238,7 +238,7 @@ class Ring:
         return sum(load_u64(self._shared, place(claim.number)) == claim.word for claim in self._claims.values())
 
     @property
-    def mark(self) -> list[Claim]:
+    def claims(self) -> list[Claim]:
         """The current claims of this member."""
         return list(self._claims.values())
 
@@ -251,7 +251,7 @@ class Ring:
         found = [claim for claim in self._refused.values() if claim.offset == offset]
         return (found[-1].sequence, found[-1].attempt, found[-1].word) if found else None
 
-    def place_of(self, offset: int, token: int) -> int:
+    def entry_number(self, offset: int, token: int) -> int:
         """Return the entry number of a claim; -1 if this member does not have it."""
         claim = self._claims.get((offset, token)) or self._refused.get((offset, token))
         return -1 if claim is None else claim.number
@@ -403,7 +403,7 @@ def place(number: int) -> int:
 
 
 def move_on(group: Buffer, owner: int, /) -> bool:
-    """Let the position follow the acknowledged messages, unless another member has the lock, which then does so.
+    """Advance the position behind the acknowledged messages, unless another member has the lock, which then does so.
 
     Returns whether other processes may wait for that, because the ring was full before.
     """

@@ -98,7 +98,7 @@ class Reader:
 
     @property
     def ready(self) -> int:
-        """How many messages are ready to be redelivered, before anything new."""
+        """How many messages are ready to be redelivered before new ones."""
         if (claims := self._group_claims) is not None:
             return claims.ready
         if self._tracker is None:
@@ -170,7 +170,7 @@ class Reader:
         with self._lock:
             self._enter()
             before, tracker, reading = self._reading.place, self._tracker, self._reading
-            had = tracker.mark if isinstance(tracker, GroupClaims) else []
+            had = tracker.claims if isinstance(tracker, GroupClaims) else []
             if isinstance(tracker, AckTracking):
                 tracker.begin_call()
             try:
@@ -226,7 +226,7 @@ class Reader:
     # Moving
 
     def move(self, offset: int, sequence: int, /) -> None:
-        """Stand at this record boundary: move there, and store it in the cursor."""
+        """Move to this record boundary and store it in the cursor."""
         offset, sequence = unsigned(offset), unsigned(sequence)
         with self._lock:
             self._stand_at(offset, sequence)
@@ -255,7 +255,7 @@ class Reader:
         self._reading.bind(segment, unsigned(begin))
 
     def unbind(self) -> None:
-        """Let go of the segment; `advance` is called for another one."""
+        """Release the segment; the next call asks `advance` for another one."""
         self._reading.unbind()
 
     def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
@@ -292,13 +292,13 @@ class Reader:
     # Acknowledging
 
     def track_acks(self) -> None:
-        """Keep what is handed out until it is acknowledged; the cursor stores the oldest unacknowledged message."""
+        """Track acknowledgements: from now on the cursor stores the oldest unacknowledged message."""
         if self._tracker is not None:
             raise ValueError("said before")
         self._tracker = AckTracking(self._reading)
 
     def share(self, group: Buffer, owner: int, lease: int, tend: Callable[[Reader], object], /) -> None:
-        """Take what no other member of a group has claimed, each message for *lease* ns.
+        """Take messages that no other member of the group has claimed, each one for *lease* ns.
 
         *tend* is called when an entry is due, or another member has the lock for too long; nothing is taken if it
         returns False.
@@ -319,7 +319,7 @@ class Reader:
             return self._tracker is not None and not self._reading.released and self._tracker.ack(count)
 
     def nack(self, count: int | None, /) -> bool:
-        """Let the newest outstanding be redelivered, None: all; False, with nothing changed, if there are fewer."""
+        """Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."""
         count = None if count is None else max(index(count), 0)
         with self._lock:
             return self._tracker is not None and not self._reading.released and self._tracker.nack(count)
@@ -331,7 +331,7 @@ class Reader:
             return self._tracker is not None and not self._reading.released and self._tracker.acknowledge(offset, token)
 
     def redeliver(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
-        """Let one delivery be redelivered, not before *due*; False if it is not outstanding."""
+        """Redeliver one message, not before *due*; False if it is not outstanding."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
             tracker = None if self._reading.released else self._tracker
@@ -344,7 +344,7 @@ class Reader:
             return [] if self._tracker is None else self._tracker.coming(wanted)
 
     def forget(self) -> None:
-        """Forget what is unacknowledged: the cursor moves to the next new message."""
+        """Forget all deliveries: the cursor moves to the next new message."""
         with self._lock:
             if self._tracker is not None:
                 self._tracker.forget()
@@ -360,25 +360,25 @@ class Reader:
             return None if (acks := self._ack_tracking) is None else acks.outlook()
 
     def acknowledge_before(self, offset: int, /) -> None:
-        """Acknowledge whatever is unacknowledged and begins before an offset."""
+        """Acknowledge every delivery that begins before an offset."""
         offset = unsigned(offset)
         with self._lock:
             if (acks := self._ack_tracking) is not None:
                 acks.acknowledge_before(offset)
 
     def redeliver_all(self) -> None:
-        """Let everything outstanding be redelivered; the attempt is not counted."""
+        """Redeliver everything outstanding; the attempt is not counted."""
         with self._lock:
             if (acks := self._ack_tracking) is not None:
                 acks.redeliver_all()
 
     # Only in a group
 
-    def place_of(self, offset: int, token: int, /) -> int:
+    def entry_number(self, offset: int, token: int, /) -> int:
         """Return the entry number of an outstanding delivery; -1 if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
-            return -1 if (claims := self._group_claims) is None else claims.place_of(offset, token)
+            return -1 if (claims := self._group_claims) is None else claims.entry_number(offset, token)
 
     def refused(self, offset: int, /) -> tuple[int, int, int] | None:
         """Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."""

@@ -182,7 +182,7 @@ static void bind_next(Writer *self, PreparedSegment *next) {
     next->what = acknowledged;
     next->after_roll = after_roll;
     self->window_end = 0;
-    self->next_mark = self->latest = 0;
+    self->next_indexed = self->latest = 0;
     self->storable_end = 0;
     self->ahead_from = 0;
     self->ahead_at = UINT64_MAX;

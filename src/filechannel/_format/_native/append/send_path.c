@@ -324,17 +324,19 @@ static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
     {"put_or_yield", py_put_or_yield, METH_O,
      "put_or_yield($self, item, /)\n--\n\n"
-     "The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."},
-    {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\nEncode and append a list as one batch."},
+     "The same for a coroutine: None, with nothing done, if it has to yield or to wait for another process."},
+    {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\n"
+     "Encode and append a list as one batch; return the first offset."},
     {"encode_all", FAST(py_encode_all), METH_FASTCALL,
-     "encode_all($self, items, first, /)\n--\n\nEncode a list of items; errors count from index first."},
+     "encode_all($self, items, first, /)\n--\n\n"
+     "Encode a list of items; the index in an error message counts from *first*."},
     {NULL, NULL, 0, NULL},
 };
 static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((SendPath *)op)->writer->deferred);
 }
 static PyGetSetDef getset[] = {
-    {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
+    {"deferred", get_deferred, NULL, "Whether publishing is left to the flush.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {

@@ -68,10 +68,11 @@ static PyObject *py_keep_in_child(PyObject *Py_UNUSED(module), PyObject *number)
 static PyMethodDef functions[] = {
     {"close_in_child", py_close_in_child, METH_O,
      "close_in_child(descriptor, /)\n--\n\n"
-     "Close a descriptor in every process that is forked from now on; return what `keep_in_child` wants."},
+     "Close a descriptor in every process that is forked from now on; return the number for `keep_in_child`."},
     {"keep_in_child", py_keep_in_child, METH_O,
      "keep_in_child(number, /)\n--\n\n"
-     "Take that back, before the descriptor is closed here; False if it is, and may be somebody else's by now."},
+     "Undo `close_in_child`, before the descriptor is closed here; False if a fork closed it, as its number may "
+     "be reused."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -213,18 +213,18 @@ static PyObject *py_show_file(PyObject *Py_UNUSED(module), PyObject *const *args
 static PyMethodDef functions[] = {
     {"show_file", FAST(py_show_file), METH_FASTCALL,
      "show_file(pages, descriptor, /)\n--\n\n"
-     "Let a map without a file show this one, whose descriptor it does not keep; tell whether that can be done."},
+     "Let a map without a file show this one, without keeping its descriptor; return whether that is possible."},
     {"populate", FAST(py_populate), METH_FASTCALL,
      "populate(buffer, position, size, /)\n--\n\n"
-     "Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."},
+     "Make the pages of a map present and writable; return whether the system can. Their content stays as it is."},
     {"can_store", FAST(py_can_store), METH_FASTCALL,
      "can_store(buffer, position, size, /)\n--\n\n"
      "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
-     "The same in the background, if possible; the buffer is held until `populate_wait` or the next call."},
+     "The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
     {"populate_wait", py_populate_acknowledge, METH_NOARGS,
-     "populate_wait()\n--\n\nWait until nothing is left to populate, and let go of the buffers."},
+     "populate_wait()\n--\n\nWait until nothing is left to populate, and release the buffers."},
     {NULL, NULL, 0, NULL},
 };
 

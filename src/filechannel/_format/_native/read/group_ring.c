@@ -162,7 +162,7 @@ uint64_t ring_out(const Ring *ring) {
     return out;
 }
 
-int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token) {
+int64_t ring_entry_number(const Ring *ring, uint64_t offset, uint64_t token) {
     const Claim *claim = find(ring, offset, token);
     return claim ? (int64_t)claim->number : -1;
 }
@@ -444,7 +444,9 @@ static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, 
 
 static PyMethodDef functions[] = {
     {"move_on", FAST(py_move_on), METH_FASTCALL,
-     "move_on(group, owner, /)\n--\n\nLet the position follow what is acknowledged, unless another member has the lock, which then does so."},
+     "move_on(group, owner, /)\n--\n\n"
+     "Advance the position behind the acknowledged messages, unless another member has the lock: then that member "
+     "does so. Returns whether other processes may wait for that, because the ring was full before."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -72,7 +72,7 @@ PyObject *reader_track_acks_method(PyObject *op, PyObject *none);
 PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_must_wake_method(PyObject *op, PyObject *none);
 PyObject *reader_take_lost_method(PyObject *op, PyObject *none);
-PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
+PyObject *reader_entry_number_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_refused_method(PyObject *op, PyObject *given);
 PyObject *reader_ack_method(PyObject *op, PyObject *given);
 PyObject *reader_nack_method(PyObject *op, PyObject *given);

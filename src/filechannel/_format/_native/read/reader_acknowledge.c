@@ -69,12 +69,12 @@ PyObject *reader_take_lost_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     return lost;
 }
 
-PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+PyObject *reader_entry_number_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t offset, token;
-    if (check_count("place_of", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+    if (check_count("entry_number", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    return PyLong_FromLongLong(self->ring ? ring_place_of(self->ring, offset, token) : -1);
+    return PyLong_FromLongLong(self->ring ? ring_entry_number(self->ring, offset, token) : -1);
 }
 
 PyObject *reader_refused_method(PyObject *op, PyObject *given) {

@@ -217,7 +217,7 @@ const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *ind
     return NULL;
 }
 
-/* Mark a message as handed out again; returns its attempt. */
+/* PendingEntry a message as handed out again; returns its attempt. */
 uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset) {
     uint64_t index;
     if (!find(unacked, offset, &index)) return 1;
