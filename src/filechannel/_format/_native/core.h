@@ -176,12 +176,12 @@ extern PyTypeObject *WriterType;
 typedef struct {
     const char *data;
     uint32_t length, crc; /* crc of the payload alone, computed before the writer lock is taken */
-} Piece;
-static inline uint32_t piece_length(Py_ssize_t size) { return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX; } /* clamped, which is still too long */
+} Payload;
+static inline uint32_t payload_length(Py_ssize_t size) { return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX; } /* clamped, which is still too long */
 enum appended { APPENDED, OVERFLOWS, APPEND_FAILED /* with an exception set */ };
-enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset);
+enum appended writer_append(Writer *self, Payload *contents, size_t count, uint64_t *offset);
 PyObject *writer_append_list(Writer *self, PyObject *payloads); /* of bytes objects only; returns the offset */
-PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count); /* the slow path */
+PyObject *writer_overflow(Writer *self, const Payload *contents, PyObject *const *owners, size_t count); /* the slow path */
 /* For roll.c. */
 int writer_refresh_tail(Writer *self);
 int writer_check_open(const Writer *self); /* -1 with ClosedResourceError */
@@ -189,12 +189,12 @@ int writer_take_word(Writer *self);
 int writer_is_current(const Writer *self);
 int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size);
 int writer_wake_armed(Writer *self);
-void writer_put_first(Writer *self, const Piece *piece); /* and publish it */
-PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
+void writer_put_first(Writer *self, const Payload *content); /* and publish it */
+PyObject *payloads_as_bytes(const Payload *contents, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
 
 /* append/roll.c */
 void forget_next(Writer *self);
-enum appended writer_fast_roll(Writer *self, Piece *piece, uint64_t *offset);
+enum appended writer_fast_roll(Writer *self, Payload *content, uint64_t *offset);
 int writer_call_after_roll(Writer *self);
 PyObject *py_prepare_next(PyObject *writer, PyObject *const *args, Py_ssize_t count);
 PyObject *py_forget_next(PyObject *writer, PyObject *what);

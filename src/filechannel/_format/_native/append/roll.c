@@ -216,8 +216,8 @@ static int roll(Writer *self, PreparedSegment *next) {
 }
 
 /* Append the first record of the next segment; the CRC of its payload is already computed. */
-static enum appended fast_roll(Writer *self, const Piece *piece, uint64_t *offset) {
-    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)piece->length, now = exact_clock_ns();
+static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *offset) {
+    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)content->length, now = exact_clock_ns();
     if (!writer_take_word(self)) return OVERFLOWS;
     if (!is_simple(self, &self->next, size, now)) {
         release_word((uint8_t *)self->control.buf + WRITER_LOCK);
@@ -237,7 +237,7 @@ static enum appended fast_roll(Writer *self, const Piece *piece, uint64_t *offse
         self->ahead_end = was_ahead ? self->begin + room : 0;
         self->ahead_from = self->begin; /* its first pages were populated when it was prepared */
         if (was_ahead && self->ahead / 2 < room) self->ahead_at = self->begin + self->ahead / 2;
-        writer_put_first(self, piece);
+        writer_put_first(self, content);
     }
     release_word((uint8_t *)self->control.buf + WRITER_LOCK);
     release(&next);
@@ -274,10 +274,10 @@ PyObject *py_roll(PyObject *op, PyObject *const *args, Py_ssize_t count) {
 }
 
 /* If a test watches, use Python's slow path: the roll may end with an exception that requires a cleanup. */
-enum appended writer_fast_roll(Writer *self, Piece *piece, uint64_t *offset) {
+enum appended writer_fast_roll(Writer *self, Payload *content, uint64_t *offset) {
     if (!self->next.what || self->next.watch) return OVERFLOWS;
-    piece->crc = crc32c(0, piece->data, piece->length);
-    enum appended appended = fast_roll(self, piece, offset);
+    content->crc = crc32c(0, content->data, content->length);
+    enum appended appended = fast_roll(self, content, offset);
     return appended == APPENDED && writer_wake_armed(self) ? APPEND_FAILED : appended;
 }
 
@@ -287,8 +287,8 @@ PyObject *py_fast_roll(PyObject *op, PyObject *payload) {
     uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), offset;
     if (!self->next.what || length > self->max_payload) Py_RETURN_NONE;
     const char *data = PyBytes_AS_STRING(payload);
-    const Piece piece = {.data = data, .length = (uint32_t)length, .crc = crc32c(0, data, length)};
-    switch (fast_roll(self, &piece, &offset)) {
+    const Payload content = {.data = data, .length = (uint32_t)length, .crc = crc32c(0, data, length)};
+    switch (fast_roll(self, &content, &offset)) {
     case APPENDED: return PyLong_FromUnsignedLongLong(offset);
     case APPEND_FAILED: return NULL;
     case OVERFLOWS: break;

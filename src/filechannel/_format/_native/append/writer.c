@@ -196,12 +196,12 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
 }
 
 /* The first record of a segment that is bound. The caller wakes waiters, after it has released the writer lock. */
-void writer_put_first(Writer *self, const Piece *piece) {
-    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + piece->length;
+void writer_put_first(Writer *self, const Payload *content) {
+    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + content->length;
     store_release_u64(words(self) + RESERVED_END, end);
     __atomic_thread_fence(__ATOMIC_RELEASE);
     add_index_entry(self, self->tail_end, self->tail_sequence);
-    put_record(self, self->tail_end, piece->length, piece->crc, piece->data);
+    put_record(self, self->tail_end, content->length, content->crc, content->data);
     publish(self, end, self->tail_sequence + 1);
 }
 
@@ -210,29 +210,29 @@ static int may_fit(const Writer *self, uint64_t size) {
     return size && writer_fits_window(self, load_acquire_u64(tail(self)), size);
 }
 
-enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset) {
+enum appended writer_append(Writer *self, Payload *contents, size_t count, uint64_t *offset) {
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        if (pieces[i].length > self->max_payload) return OVERFLOWS;
-        total += RECORD_HEADER_SIZE + pieces[i].length;
+        if (contents[i].length > self->max_payload) return OVERFLOWS;
+        total += RECORD_HEADER_SIZE + contents[i].length;
     }
-    if (!may_fit(self, total)) return count == 1 ? writer_fast_roll(self, pieces, offset) : OVERFLOWS;
-    for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
+    if (!may_fit(self, total)) return count == 1 ? writer_fast_roll(self, contents, offset) : OVERFLOWS;
+    for (size_t i = 0; i < count; i++) contents[i].crc = crc32c(0, contents[i].data, contents[i].length);
     if (!enter(self, total, count)) return OVERFLOWS;
     uint64_t at = *offset = self->tail_end;
     for (size_t i = 0; i < count; i++) {
         if (at >= self->next_indexed) add_index_entry(self, at, self->tail_sequence + i);
-        put_record(self, at, pieces[i].length | (i + 1 < count ? BATCH_CONTINUES : 0), pieces[i].crc, pieces[i].data);
-        at += RECORD_HEADER_SIZE + pieces[i].length;
+        put_record(self, at, contents[i].length | (i + 1 < count ? BATCH_CONTINUES : 0), contents[i].crc, contents[i].data);
+        at += RECORD_HEADER_SIZE + contents[i].length;
     }
     return leave(self, at, self->tail_sequence + count);
 }
 
-PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count) {
+PyObject *payloads_as_bytes(const Payload *contents, PyObject *const *owners, size_t count) {
     PyObject *payloads = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; payloads && i < count; i++) {
         PyObject *payload =
-            owners[i] ? Py_NewRef(owners[i]) : PyBytes_FromStringAndSize(pieces[i].data, (Py_ssize_t)pieces[i].length);
+            owners[i] ? Py_NewRef(owners[i]) : PyBytes_FromStringAndSize(contents[i].data, (Py_ssize_t)contents[i].length);
         if (payload)
             PyList_SET_ITEM(payloads, (Py_ssize_t)i, payload);
         else
@@ -250,8 +250,8 @@ static PyObject *call_overflow(Writer *self, PyObject *payloads) {
     return offset;
 }
 
-PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count) {
-    PyObject *payloads = pieces_as_bytes(pieces, owners, count);
+PyObject *writer_overflow(Writer *self, const Payload *contents, PyObject *const *owners, size_t count) {
+    PyObject *payloads = payloads_as_bytes(contents, owners, count);
     PyObject *offset = payloads ? call_overflow(self, payloads) : NULL;
     Py_XDECREF(payloads);
     return offset;
@@ -278,9 +278,9 @@ static int check_words(PyObject *payloads, uint64_t flags) {
     return fit ? 0 : -1;
 }
 
-static enum appended go_on_with(Writer *self, PyObject *payload, uint64_t *offset) {
-    Piece piece = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
-    return writer_fast_roll(self, &piece, offset);
+static enum appended fast_roll_with(Writer *self, PyObject *payload, uint64_t *offset) {
+    Payload content = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
+    return writer_fast_roll(self, &content, offset);
 }
 
 /* The same as writer_append for a list of bytes. Nothing in between runs Python code, so the payloads need no
@@ -293,7 +293,7 @@ static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *of
         if (length > self->max_payload) return OVERFLOWS;
         total += RECORD_HEADER_SIZE + length;
     }
-    if (!may_fit(self, total)) return count == 1 ? go_on_with(self, PyList_GET_ITEM(payloads, 0), offset) : OVERFLOWS;
+    if (!may_fit(self, total)) return count == 1 ? fast_roll_with(self, PyList_GET_ITEM(payloads, 0), offset) : OVERFLOWS;
     uint32_t *crcs = PyMem_Malloc((size_t)count * sizeof *crcs);
     if (!crcs) return PyErr_NoMemory(), APPEND_FAILED;
     for (Py_ssize_t i = 0; i < count; i++) {
