@@ -365,6 +365,6 @@ int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 int check_no_keywords(const char *name, PyObject *keywords);
 int unsigned_from(PyObject *value, uint64_t most, uint64_t *out);
 int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_short, Py_buffer *view);
-void let_go(Py_buffer *view); /* .obj is NULL afterwards, and may have been before */
+void release_view(Py_buffer *view); /* .obj is NULL afterwards, and may have been before */
 
 #endif

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 static void release(PreparedSegment *next) {
-    let_go(&next->map);
+    release_view(&next->map);
     if (next->has_directory) close(next->directory);
     next->has_directory = 0;
     Py_CLEAR(next->source);
@@ -254,12 +254,12 @@ PyObject *py_roll(PyObject *op, PyObject *const *args, Py_ssize_t count) {
         return NULL;
     uint64_t begin = get_u64(next.header + SEGMENT_BEGIN), room = room_of(&next.map);
     if (next.allocated > room || begin > LARGEST_OFFSET || room > LARGEST_OFFSET - begin) {
-        let_go(&next.map);
+        release_view(&next.map);
         PyErr_SetString(PyExc_ValueError, "segment is smaller than its disk space, or reaches beyond the largest offset");
         return NULL;
     }
     if (!PyCallable_Check(args[4])) {
-        let_go(&next.map);
+        release_view(&next.map);
         PyErr_SetString(PyExc_TypeError, "rename must be callable");
         return NULL;
     }

@@ -496,7 +496,7 @@ static void unbind(Writer *self) {
     forget_next(self);
     Py_CLEAR(self->pending_roll);
     Py_CLEAR(self->after_roll);
-    let_go(&self->segment);
+    release_view(&self->segment);
 }
 
 static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
@@ -602,7 +602,7 @@ static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_buffer control = self->control;
     self->control.obj = NULL;
     self->control.buf = (void *)zeros;
-    let_go(&control);
+    release_view(&control);
     Py_CLEAR(self->overflow);
     Py_CLEAR(self->notify);
     Py_RETURN_NONE;
@@ -664,7 +664,7 @@ static void writer_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     unbind(self);
-    let_go(&self->control);
+    release_view(&self->control);
     PyMem_RawFree(self->index_entries);
     Py_XDECREF(self->overflow);
     Py_XDECREF(self->notify);

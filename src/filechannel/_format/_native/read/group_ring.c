@@ -401,12 +401,12 @@ void ring_close(Ring *ring) {
     Py_buffer shared = ring->shared;
     ring->shared.obj = NULL;
     ring->shared.buf = (void *)zeros;
-    let_go(&shared);
+    release_view(&shared);
 }
 
 void ring_free(Ring *ring) {
     if (!ring) return;
-    let_go(&ring->shared);
+    release_view(&ring->shared);
     Py_XDECREF(ring->lost);
     PyMem_Free(ring->claims);
     PyMem_Free(ring);

@@ -5,7 +5,7 @@ PyTypeObject *ReaderType;
 
 static void unbind(Reader *self) {
     self->limit = 0;
-    let_go(&self->segment);
+    release_view(&self->segment);
 }
 
 /* Without callbacks there is no reference cycle left either. Whatever can still be called checks `released` first, or
@@ -16,8 +16,8 @@ void reader_close(Reader *self) {
     self->control.obj = NULL;
     self->control.buf = (void *)zeros;
     self->control.readonly = 1;
-    let_go(&control);
-    let_go(&self->sleepers);
+    release_view(&control);
+    release_view(&self->sleepers);
     if (self->ring) ring_close(self->ring);
     Py_CLEAR(self->advance);
     Py_CLEAR(self->damaged);
@@ -100,7 +100,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     }
     self->released = 1;
     unbind(self);
-    let_go(&self->cursor);
+    release_view(&self->cursor);
     if (!inside) reader_leave(self);
     return PyBool_FromLong(gave);
 }
@@ -131,7 +131,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     Reader *self = (Reader *)type->tp_alloc(type, 0);
     if (!self) {
-        let_go(&slots);
+        release_view(&slots);
         PyBuffer_Release(&words);
         return NULL;
     }
@@ -164,10 +164,10 @@ static void reader_dealloc(PyObject *op) {
     Reader *self = (Reader *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    let_go(&self->segment);
-    let_go(&self->cursor);
-    let_go(&self->control);
-    let_go(&self->sleepers);
+    release_view(&self->segment);
+    release_view(&self->cursor);
+    release_view(&self->control);
+    release_view(&self->sleepers);
     unacked_free(self->unacked);
     ring_free(self->ring);
     Py_XDECREF(self->tend);
