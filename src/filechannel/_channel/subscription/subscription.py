@@ -31,7 +31,7 @@ from .start_position import Start, resolve_start
 
 _BRIEFLY = 5e-6  # seconds
 _SLICE = 0.01  # seconds between two checks for other events, such as Ctrl-C
-_TURN = 0.0005  # seconds that a spinning task takes from other tasks
+_SPIN_SLICE = 0.0005  # seconds that a spinning task takes from other tasks
 _PAUSE = 0.001  # seconds
 NANOSECOND = 1e-9
 
@@ -407,14 +407,14 @@ class Subscription:
         return self.waiters.wait(has_data, self.options.poll_interval)
 
     async def _watch_and_wait(self, has_data: Callable[[], bool]) -> None:
-        if not await self._watch_in_turns(has_data):
+        if not await self._watch_and_yield(has_data):
             await self.waiters.wait(has_data, self.options.poll_interval)
 
-    async def _watch_in_turns(self, has_data: Callable[[], bool]) -> bool:
+    async def _watch_and_yield(self, has_data: Callable[[], bool]) -> bool:
         """Spin for as long as the options say, and let other tasks run in between. Return whether data is available."""
         until = time.monotonic() + self.options.spin
         while (left := until - time.monotonic()) > 0:
-            if self.watch(min(left, _TURN)) or has_data():
+            if self.watch(min(left, _SPIN_SLICE)) or has_data():
                 return has_data()
             await checkpoint()
         return False

@@ -101,16 +101,16 @@ const char *record_reason(enum record_state state);
 extern _Thread_local Py_ssize_t locked_here __attribute__((tls_model("initial-exec")));
 
 /* clock.c */
-#define TURN_UNITS 32
+#define SLICE_UNITS 32
 #define BYTES_PER_UNIT_SHIFT 9
 uint64_t wall_clock_ns(void);  /* up to a few milliseconds late, but cheap */
 uint64_t exact_clock_ns(void);
 uint64_t monotonic_ns(void);
-extern _Thread_local int64_t turn_units __attribute__((tls_model("initial-exec")));
-int turn_over_by_clock(void);
-void turn_begin(void);
-static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
-static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
+extern _Thread_local int64_t slice_units __attribute__((tls_model("initial-exec")));
+int slice_over_by_clock(void);
+void slice_start(void);
+static inline void slice_charge(size_t bytes) { slice_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
+static inline int slice_over(void) { return slice_units <= 0 && slice_over_by_clock(); }
 
 /* append/writer.c */
 #define MOST_INDEX_ENTRIES 4096 /* for 256 MiB, which take longer to write than the second that index entries wait; more are dropped */

@@ -85,7 +85,7 @@ static void give_up_sleep(Coroutine *self) {
 
 /* Await an asyncio future, if one is available; else inner stays NULL, and the slow coroutine waits. */
 static int begin_sleep(Coroutine *self) {
-    if (self->sends || !self->core->target || turn_over()) return 0;
+    if (self->sends || !self->core->target || slice_over()) return 0;
     PyObject *future = PyObject_CallMethodNoArgs((PyObject *)self->core, begin_wait);
     if (!future) return -1;
     if (future == Py_None) {
@@ -129,7 +129,7 @@ static PySendResult resume(Coroutine *self, PyObject *value, PyObject **result) 
     Py_CLEAR(*result);
     Py_CLEAR(self->item);
     Py_CLEAR(self->inner);
-    turn_begin();
+    slice_start();
     *result = step(self);
     if (*result) return PYGEN_RETURN;
     if (PyErr_Occurred() || go_slow(self)) return PYGEN_ERROR;

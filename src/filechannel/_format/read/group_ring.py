@@ -280,7 +280,7 @@ class Ring:
         A lost claim is added to `take_lost` unless *report_lost* is False, when the message was not delivered yet.
         """
         claim = self._pull(offset, token)
-        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, report_lost=report_lost):
+        if claim is None or not self._swap_word(claim, claim.word & ~ENTRY_STATE, report_lost=report_lost):
             return False
         if load_u64(self._shared, GROUP_HEAD) == claim.number:
             self._move_on()
@@ -305,7 +305,7 @@ class Ring:
             word += 1 << ENTRY_ATTEMPT_SHIFT
         if due:
             return self._delay(claim, word, due, report_lost=report_lost)
-        if not self._turn(claim, word, report_lost=report_lost):
+        if not self._swap_word(claim, word, report_lost=report_lost):
             return False
         add_u64(self._shared, GROUP_READY, 1)
         return True
@@ -321,7 +321,7 @@ class Ring:
         # matters: a deadline that was read while the word is still ours is ours.
         if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
-        done = self._turn(claim, word, report_lost=report_lost)
+        done = self._swap_word(claim, word, report_lost=report_lost)
         if done and due < deadline:
             swap_if_u64(self._shared, at, deadline, due)  # fails if another member has claimed the message meanwhile
         self._be_due(due)
@@ -345,7 +345,7 @@ class Ring:
     def _pull(self, offset: int, token: int) -> Claim | None:
         return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
 
-    def _turn(self, claim: Claim, word: int, *, report_lost: bool) -> bool:
+    def _swap_word(self, claim: Claim, word: int, *, report_lost: bool) -> bool:
         done = swap_if_u64(self._shared, place(claim.number), claim.word, word)
         if report_lost and not done:
             self._lost.append((claim.offset, claim.word))

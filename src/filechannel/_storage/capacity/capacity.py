@@ -84,7 +84,7 @@ class CapacityLimit:
         self._control = control
         self._segments = segments
         self._backlog = backlog
-        self._turns = Fairness(control, processes)
+        self._fairness = Fairness(control, processes)
         self._capacity: Capacity | None = None
         self._limits = Batch(ENDLESS, ENDLESS)
         self._measured = self._looked = self._removed = 0.0
@@ -168,7 +168,7 @@ class CapacityLimit:
             # A batch that can never fit since the capacity was changed: its sender raises an error once it tries again.
             return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
 
-        return self._turns.is_ours(has_room, self._looked)
+        return self._fairness.is_ours(has_room, self._looked)
 
     def _ever_fits(self, batch: Batch) -> bool:
         return batch.size <= self._limits.size and batch.messages <= self._limits.messages
@@ -195,7 +195,7 @@ class CapacityLimit:
         if not waits:
             raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
         if self.order.may_pass():
-            self._turns.take(batch)
+            self._fairness.take(batch)
         raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
     def has_room(self, batch: Batch) -> bool:
@@ -208,7 +208,7 @@ class CapacityLimit:
         if self._words() != seen[:3] or self._control.sealed or time.monotonic() >= self._looked + _LOOK:
             return True
         tail = self._control.tail(deferred=self._control.deferred)
-        if not self._turns.may_be_ours:
+        if not self._fairness.may_be_ours:
             return False
         return self._fits(batch, self._backlog.slowest() or seen.floor, LogPosition(tail.offset, tail.sequence))
 
@@ -272,11 +272,11 @@ class CapacityLimit:
 
     def set_waiting(self, stands: bool) -> None:
         """Set whether senders of this process wait."""
-        self._turns.set_waiting(stands)
+        self._fairness.set_waiting(stands)
 
     def pass_on(self) -> None:
         """Let the next process try: the first sender of this process was served, or has stopped waiting."""
-        self._turns.pass_on()
+        self._fairness.pass_on()
         self.wake_senders()
 
     def wake_senders(self) -> None:

@@ -242,7 +242,7 @@ static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *o
     release_word((uint8_t *)self->control.buf + WRITER_LOCK);
     release(&next);
     if (rolled <= 0) return rolled < 0 ? APPEND_FAILED : OVERFLOWS;
-    turn_charge(size);
+    slice_charge(size);
     return APPENDED;
 }
 

@@ -125,7 +125,7 @@ static PyObject *put(SendPath *self, PyObject *item, int want_offset) {
 
 static PyObject *py_put(PyObject *op, PyObject *item) { return put((SendPath *)op, item, 1); }
 
-static int must_wait(const SendPath *self) { return self->writer->deferred || turn_over(); }
+static int must_wait(const SendPath *self) { return self->writer->deferred || slice_over(); }
 
 /* Another writer holds the lock, and this thread must not sleep: the coroutine can wait. */
 static int was_busy(PyObject *done) {
@@ -265,7 +265,7 @@ static PyObject *py_encode_all(PyObject *op, PyObject *const *args, Py_ssize_t c
     batch_free(&batch);
     /* The caller encodes slice by slice, and checks in between whether to yield. */
     for (Py_ssize_t i = 0; payloads && i < PyList_GET_SIZE(payloads); i++)
-        turn_charge((size_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)));
+        slice_charge((size_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)));
     return payloads;
 }
 

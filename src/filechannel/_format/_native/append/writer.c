@@ -189,7 +189,7 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     uint64_t start = self->tail_end;
     publish(self, end, sequence);
     release_word(words(self) + WRITER_LOCK);
-    turn_charge(end - start);
+    slice_charge(end - start);
     if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* populating is only an optimization */
     if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
     return self->after_roll && writer_call_after_roll(self) ? APPEND_FAILED : APPENDED;

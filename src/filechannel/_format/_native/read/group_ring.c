@@ -283,7 +283,7 @@ static void remember_lost(Ring *ring, Claim claim) {
 
 /* The claim is not ours afterwards, whether the swap succeeds or not. If it was already lost, the caller is notified
  * through `lost`. */
-static int turn(Ring *ring, Claim *claim, uint64_t word, int report_lost) {
+static int swap_claim_word(Ring *ring, Claim *claim, uint64_t word, int report_lost) {
     uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
     Claim before = *claim;
@@ -294,7 +294,7 @@ static int turn(Ring *ring, Claim *claim, uint64_t word, int report_lost) {
 
 static int acknowledge(Ring *ring, Claim *claim, int report_lost) {
     uint64_t number = claim->number;
-    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, report_lost)) return 0;
+    if (!swap_claim_word(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, report_lost)) return 0;
     if (load(ring, GROUP_HEAD) == number) ring->changes |= move_on(ring);
     return 1;
 }
@@ -334,7 +334,7 @@ static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int repo
     /* If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
      * matters: a deadline that was read while the word is still ours is ours. */
     if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
-    int done = turn(ring, claim, word, report_lost);
+    int done = swap_claim_word(ring, claim, word, report_lost);
     if (done && due < deadline) swap_deadline(entry, deadline, due); /* fails if another member claimed it meanwhile */
     be_due(ring, due);
     return done;
@@ -344,7 +344,7 @@ static int redeliver(Ring *ring, Claim *claim, uint64_t due, int counted, int re
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
     if (due) return delay(ring, claim, word, due, report_lost);
-    if (!turn(ring, claim, word, report_lost)) return 0;
+    if (!swap_claim_word(ring, claim, word, report_lost)) return 0;
     __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
     return 1;
 }

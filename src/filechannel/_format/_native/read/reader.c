@@ -246,7 +246,7 @@ PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     }
     self->offset = *start + RECORD_HEADER_SIZE + size;
     self->sequence = sequence + 1;
-    turn_charge(size);
+    slice_charge(size);
     return item;
 }
 
@@ -278,8 +278,8 @@ PyObject *reader_take_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     return item || !empty ? item : Py_NewRef(nothing);
 }
 
-PyObject *reader_take_in_turn_method(PyObject *op, PyObject *none) {
-    return turn_over() ? Py_NewRef(nothing) : reader_take_method(op, none);
+PyObject *reader_take_or_yield_method(PyObject *op, PyObject *none) {
+    return slice_over() ? Py_NewRef(nothing) : reader_take_method(op, none);
 }
 
 PyObject *reader_now(PyObject *op) {
@@ -319,7 +319,7 @@ int reader_wait(PyObject *op, double seconds) {
     return why == EINTR && PyErr_CheckSignals() ? -1 : 1;
 }
 
-PyObject *reader_step(PyObject *op) { return turn_over() ? NULL : reader_now(op); }
+PyObject *reader_step(PyObject *op) { return slice_over() ? NULL : reader_now(op); }
 
 static PyObject *take_tuple(Reader *self, int with_attempt) {
     int empty;

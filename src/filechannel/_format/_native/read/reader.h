@@ -39,7 +39,7 @@ typedef struct {
 } Given;
 
 /* An address that is unique to this thread: cheaper than asking for its id. */
-static inline const void *reader_thread(void) { return &turn_units; }
+static inline const void *reader_thread(void) { return &slice_units; }
 
 static inline int reader_tracks_acks(const Reader *self) { return self->unacked && !self->released; }
 static inline int reader_shares(const Reader *self) { return self->ring && !self->released; }
@@ -54,7 +54,7 @@ PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size);
 PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start);
 PyObject *reader_undecodable(Reader *self, uint64_t offset, PyObject *payload, uint64_t size);
 PyObject *reader_take_method(PyObject *op, PyObject *none);
-PyObject *reader_take_in_turn_method(PyObject *op, PyObject *none);
+PyObject *reader_take_or_yield_method(PyObject *op, PyObject *none);
 PyObject *reader_take_record_method(PyObject *op, PyObject *none);
 PyObject *reader_take_delivery_method(PyObject *op, PyObject *none);
 PyObject *reader_take_many_method(PyObject *op, PyObject *most);

@@ -180,7 +180,7 @@ PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) 
         return NULL;
     }
     *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
-    turn_charge(size);
+    slice_charge(size);
     if (!self->decode.callable) return payload;
     PyObject *item = callee_call(&self->decode, &payload, 1);
     if (!item) {

@@ -223,7 +223,7 @@ static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return Py
 
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
-    {"take_or_yield", reader_take_in_turn_method, METH_NOARGS,
+    {"take_or_yield", reader_take_or_yield_method, METH_NOARGS,
      "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also if the task has to yield first."},
     {"take_record", reader_take_record_method, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
