@@ -93,8 +93,8 @@ class _Holder:
             store.cursors.close(self._cursor)
             raise
 
-    def _stand(self, place: LogPosition) -> None:
-        self._cursor.store(place.offset, place.sequence, time.time_ns())
+    def _stand(self, log_position: LogPosition) -> None:
+        self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
 
     def passed(self, candidate: Candidate) -> None:
         """Move the consumer past a shipped segment, which need not be kept any more."""

@@ -223,10 +223,10 @@ class BaseChannel(Generic[T]):
         refuse = self._payloads.refuse_payload_in_group if in_group else self._payloads.refuse_payload
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
 
-    def find_again(self, place: LogPosition) -> LogPosition | None:
+    def find_again(self, log_position: LogPosition) -> LogPosition | None:
         """Return where a reader that remembers a log position resumes; None if it never existed. Reads files."""
         with storage_errors(self.path, "the position cannot be looked up"):
-            return self._blocking_calls.do(lambda: find_again(self._store, place))
+            return self._blocking_calls.do(lambda: find_again(self._store, log_position))
 
     def check_payload(self, payload: bytes, /) -> None:
         """Raise `CodecError` if these bytes are not a message of this channel."""

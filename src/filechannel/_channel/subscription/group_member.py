@@ -170,15 +170,15 @@ class GroupMember:
         attempts.count()
         return self._move(self._subscription.find(to, "to"))
 
-    def _move(self, place: LogPosition) -> bool:
+    def _move(self, target: LogPosition) -> bool:
         """Move the whole group. Return False if the target was reclaimed. May block.
 
         In that case the group stays where it was. Raises `AckError` if a message is outstanding or to be redelivered.
         """
         self._subscription.check_open()
-        if place.offset < self._subscription.store.control.oldest_offset:
+        if target.offset < self._subscription.store.control.oldest_offset:
             return False  # reclaimed since it was looked up
-        before = self._group.move(place)
+        before = self._group.move(target)
         is_there = self._is_held()
         if not is_there:
             with suppress(AckError):  # a member got a message meanwhile, after an error that says what it missed

@@ -68,7 +68,7 @@ class Subscription:
         blocking_calls: BlockingCalls,
         open_reader: Callable[[Cursor | None, LogPosition | None], LogReader],
         cursor: Cursor | None,
-        place: LogPosition,
+        target: LogPosition,
         stop: LogPosition | None,
         on_close: Callable[[Subscription], object],
         *,
@@ -99,7 +99,7 @@ class Subscription:
             self._flush = PositionFlush(writable(store).cursors, cursor, options.cursor_flush)
         # The members of a group share its position, so their readers do not store one.
         self.reader: LogReader = self._new_reader(None if isinstance(cursor, Group) else cursor, stop)
-        self.reader.move(place)
+        self.reader.move(target)
         if stop is None:
             self.waiters.let_sleep(self.reader.native, options.spin)
 
@@ -295,15 +295,15 @@ class Subscription:
         else:  # perhaps by this thread, which the garbage collector has interrupted
             _thread.start_new_thread(self._end, ())
 
-    def move(self, place: LogPosition) -> bool:
+    def move(self, target: LogPosition) -> bool:
         """Seek. Return False, and do not move, if the target was reclaimed.
 
         After a seek, positions in transaction records do not apply to this consumer any more.
         """
-        if place.offset < self.store.control.oldest_offset:
+        if target.offset < self.store.control.oldest_offset:
             return False  # reclaimed since it was looked up
         before = None if self.cursor is None else self.cursor.position
-        self.reader.move(place)
+        self.reader.move(target)
         # If the target was reclaimed just now, the old position is still stored: data that a consumer still needs is
         # not reclaimed.
         if not self.is_held():

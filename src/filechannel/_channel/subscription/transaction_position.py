@@ -155,19 +155,19 @@ class TransactionPosition:
             self.output.flusher.commit()
         with self.output.log.writing():
             tail = self.output.control.tail()
-            place = None if origin is None else producer.find()
+            producer_position = None if origin is None else producer.find()
             number = (secrets.randbits(64) or 1) if origin is None else origin.number
-            if place is None or place.origin != number:
-                place = ProducerPosition(tail.offset, number, 0, 0)
-                producer.begin(place)
+            if producer_position is None or producer_position.origin != number:
+                producer_position = ProducerPosition(tail.offset, number, 0, 0)
+                producer.begin(producer_position)
         if origin is None:
             producer.flush()
             self._cursor.origin = origin = Origin(number, self.output_id)
         # Before the first record with this origin. Also if the origin was found: the process that drew it may have
         # died.
         writable(self._input.subscription.store).cursors.flush_one(self._cursor.name)
-        self._input.catch_up(Offset(place.offset), place.sequence)
-        self._producer, self._origin, self._last, self._in_doubt = producer, origin, place, False
+        self._input.catch_up(Offset(producer_position.offset), producer_position.sequence)
+        self._producer, self._origin, self._last, self._in_doubt = producer, origin, producer_position, False
 
     def _leave(self, origin: Origin) -> None:
         """Make sure that no other output has steps of the consumer that its cursor does not include."""

@@ -26,10 +26,10 @@ class AckTracking:
     def _floor(self) -> tuple[int, int]:
         """Return the position of the oldest unacknowledged message or, if there is none, where the reader resumes."""
         oldest = self._unacked.oldest
-        return self._place() if oldest is None else (oldest.offset, oldest.sequence)
+        return self._log_position() if oldest is None else (oldest.offset, oldest.sequence)
 
-    def _place(self) -> tuple[int, int]:
-        return self._reading.place if self._front is None else self._front
+    def _log_position(self) -> tuple[int, int]:
+        return self._reading.log_position if self._front is None else self._front
 
     @property
     def outstanding(self) -> int:
@@ -79,7 +79,7 @@ class AckTracking:
 
     def _step_back(self, wanted: Entry) -> None:
         """Move to a message that is redelivered."""
-        self._front = self._reading.place
+        self._front = self._reading.log_position
         self._reading.stand_at(wanted.offset, wanted.sequence)
         self._reading.wanted = wanted.offset
 
@@ -90,7 +90,7 @@ class AckTracking:
         whether that is so.
         """
         assert self._front is not None
-        reached, front = self._reading.place, self._front
+        reached, front = self._reading.log_position, self._front
         self._front = self._reading.wanted = None
         self._reading.stand_at(*front)
         if taken or reached[0] == wanted.offset:
@@ -141,7 +141,7 @@ class AckTracking:
         in_order, waiting = self._unacked.in_order()
         if not in_order:
             return None
-        return (self._unacked.out, *(self._place() if waiting is None else (waiting.offset, waiting.sequence)))
+        return (self._unacked.out, *(self._log_position() if waiting is None else (waiting.offset, waiting.sequence)))
 
     def acknowledge_before(self, offset: int) -> None:
         """Acknowledge every delivery that begins before an offset."""

@@ -26,15 +26,15 @@ class GroupClaims:
 
     def close(self) -> None:
         """Release the shared memory. The reader was released, and no thread is in a call."""
-        self._reading.offset, self._reading.sequence = self.place
+        self._reading.offset, self._reading.sequence = self.log_position
         self._ring.close()
         self._seen = self._ring.next
 
     @property
-    def place(self) -> tuple[int, int]:
+    def log_position(self) -> tuple[int, int]:
         """The log position of the group, and so of this member."""
-        place = self._ring.next
-        return self._reading.place if place == self._seen else place
+        log_position = self._ring.next
+        return self._reading.log_position if log_position == self._seen else log_position
 
     @property
     def outstanding(self) -> int:
@@ -154,12 +154,12 @@ class GroupClaims:
 
     def _follow(self) -> tuple[int, int]:
         """Move to the position of the group, if that changed; control records skipped behind it stay skipped."""
-        if (place := self._ring.next) != self._seen:
+        if (log_position := self._ring.next) != self._seen:
             if self._ring.is_suspect:
                 raise DamagedWordsError
-            self._seen = place
-            self._reading.resume_at(*place)
-        return place
+            self._seen = log_position
+            self._reading.resume_at(*log_position)
+        return log_position
 
     def _read_again(self, claim: Claim) -> bytes | None:
         """Return the payload of a redelivered message; None if it no longer exists.

@@ -178,10 +178,10 @@ class Ring:
             if self.next != seen or self.ready or self.is_full:
                 return False
             now, number = time.monotonic_ns(), load_u64(self._shared, GROUP_TAIL)
-            old = load_u64(self._shared, place(number))
+            old = load_u64(self._shared, entry_start(number))
             word = self._word(old, 1)
-            ENTRY.pack_into(self._shared, place(number), old, offset, end, sequence, now + self._lease)
-            store_u64(self._shared, place(number), word)  # claimed from here on, even if this process is killed
+            ENTRY.pack_into(self._shared, entry_start(number), old, offset, end, sequence, now + self._lease)
+            store_u64(self._shared, entry_start(number), word)  # claimed from here on, even if this process is killed
             store_u64(self._shared, GROUP_NEXT, end)
             store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1 & U64)
             store_u64(self._shared, GROUP_TAIL, number + 1)
@@ -205,8 +205,8 @@ class Ring:
             now = time.monotonic_ns()
             old, offset, _, sequence, _ = self._read(number)
             word = self._word(old, old >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS)
-            store_u64(self._shared, place(number) + ENTRY_DEADLINE, now + self._lease)
-            store_u64(self._shared, place(number), word)
+            store_u64(self._shared, entry_start(number) + ENTRY_DEADLINE, now + self._lease)
+            store_u64(self._shared, entry_start(number), word)
             add_u64(self._shared, GROUP_READY, U64)
             self._be_due(now + min(self._lease, LOOK_AFTER))
             return self._keep(Claim(offset, sequence, number, word))
@@ -235,7 +235,7 @@ class Ring:
     @property
     def out(self) -> int:
         """How many claims this member has, without those that did not decode."""
-        return sum(load_u64(self._shared, place(claim.number)) == claim.word for claim in self._claims.values())
+        return sum(load_u64(self._shared, entry_start(claim.number)) == claim.word for claim in self._claims.values())
 
     @property
     def claims(self) -> list[Claim]:
@@ -315,11 +315,11 @@ class Ring:
 
         While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
         """
-        at = place(claim.number) + ENTRY_DEADLINE
+        at = entry_start(claim.number) + ENTRY_DEADLINE
         deadline = load_u64(self._shared, at)
         # If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
         # matters: a deadline that was read while the word is still ours is ours.
-        if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
+        if due >= deadline and load_u64(self._shared, entry_start(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
         done = self._swap_word(claim, word, report_lost=report_lost)
         if done and due < deadline:
@@ -346,18 +346,18 @@ class Ring:
         return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
 
     def _swap_word(self, claim: Claim, word: int, *, report_lost: bool) -> bool:
-        done = swap_if_u64(self._shared, place(claim.number), claim.word, word)
+        done = swap_if_u64(self._shared, entry_start(claim.number), claim.word, word)
         if report_lost and not done:
             self._lost.append((claim.offset, claim.word))
         return done
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
-        return ENTRY.unpack_from(self._shared, place(number))
+        return ENTRY.unpack_from(self._shared, entry_start(number))
 
     def _numbers(self, state: int) -> Iterator[int]:
         believed, head, tail = _bounds(self._shared)
         numbers = range(head, tail) if believed else range(0)
-        return (n for n in numbers if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
+        return (n for n in numbers if load_u64(self._shared, entry_start(n)) & ENTRY_STATE == state)
 
     def _move_on(self) -> None:
         try:
@@ -393,11 +393,11 @@ def is_sound(shared: Buffer) -> bool:
     following = load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE)
     if not tail:
         return following in [CURSOR.unpack_from(shared, slot)[1:3] for slot in CURSOR_SLOTS]
-    _, _, end, sequence, _ = ENTRY.unpack_from(shared, place(tail - 1))
+    _, _, end, sequence, _ = ENTRY.unpack_from(shared, entry_start(tail - 1))
     return following == (end, sequence + 1 & U64)
 
 
-def place(number: int) -> int:
+def entry_start(number: int) -> int:
     """Return the position of an entry in the file."""
     return GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
 
@@ -435,21 +435,24 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
 def _is_acknowledged(shared: memoryview) -> bool:
     """Return whether there is an oldest entry, and it is acknowledged."""
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
-    return head != tail and load_u64(shared, place(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
+    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
 
 
 def _follow(shared: memoryview, head: int, tail: int) -> bool:
     """Move the position to the oldest entry that is not acknowledged; return whether there is none."""
-    while head != tail and (word := load_u64(shared, place(head))) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED):
+    while head != tail and (word := load_u64(shared, entry_start(head))) & ENTRY_STATE in (
+        ENTRY_ACKED,
+        ENTRY_PASSED,
+    ):
         if word & ENTRY_STATE == ENTRY_PASSED:
             store_u64(
-                shared, place(head), word & ~ENTRY_STATE
+                shared, entry_start(head), word & ~ENTRY_STATE
             )  # the member that reuses the entry must find it acknowledged
         head += 1
     if head == tail:
         store_position(shared, load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE))
     else:
-        _, offset, _, sequence, _ = ENTRY.unpack_from(shared, place(head))
+        _, offset, _, sequence, _ = ENTRY.unpack_from(shared, entry_start(head))
         if offset >= load_u64(shared, GROUP_NEXT):
             raise DamagedWordsError
         store_position(shared, offset, sequence)

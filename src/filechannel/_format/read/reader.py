@@ -70,17 +70,17 @@ class Reader:
     @property
     def offset(self) -> int:
         """Where the next record begins."""
-        return self._place()[0]
+        return self._log_position()[0]
 
     @property
     def sequence(self) -> int:
         """Number of the next message: its sequence."""
-        return self._place()[1]
+        return self._log_position()[1]
 
-    def _place(self) -> tuple[int, int]:
+    def _log_position(self) -> tuple[int, int]:
         """Return the current log position; a group member that is not reading has the position of the group."""
         claims = self._group_claims
-        return self._reading.place if claims is None or self._busy else claims.place
+        return self._reading.log_position if claims is None or self._busy else claims.log_position
 
     @property
     def may_have_more(self) -> bool:
@@ -169,7 +169,7 @@ class Reader:
         items: list[object] = []
         with self._lock:
             self._enter()
-            before, tracker, reading = self._reading.place, self._tracker, self._reading
+            before, tracker, reading = self._reading.log_position, self._tracker, self._reading
             had = tracker.claims if isinstance(tracker, GroupClaims) else []
             if isinstance(tracker, AckTracking):
                 tracker.begin_call()

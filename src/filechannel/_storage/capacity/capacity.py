@@ -258,15 +258,15 @@ class CapacityLimit:
         for begin in self._segments.begins:
             if self._seen.floor.offset < begin <= end.offset:
                 with suppress(CorruptRecordError):  # it is dropped, and the segments after it say where they begin
-                    place = LogPosition(begin, self._segments.header(begin).first_sequence)
-                    if self._fits(batch, place, end):
-                        return place
+                    log_position = LogPosition(begin, self._segments.header(begin).first_sequence)
+                    if self._fits(batch, log_position, end):
+                        return log_position
         return None
 
-    def drop_before(self, place: LogPosition, end: LogPosition) -> None:
-        """Drop the messages before *place*; receivers that have not read them get an error. Files are deleted later."""
-        self._overtake(place.offset)
-        self._open(place, end)
+    def drop_before(self, log_position: LogPosition, end: LogPosition) -> None:
+        """Drop the messages before *log_position*; files are deleted later. Receivers before it get an error."""
+        self._overtake(log_position.offset)
+        self._open(log_position, end)
 
     # Fairness
 

@@ -48,7 +48,7 @@ from ..._format.layout import (
     NAME_MEMBERS,
     NAME_OWNER,
 )
-from ..._format.read.group_ring import LOOK_AFTER, is_sound, place
+from ..._format.read.group_ring import LOOK_AFTER, entry_start, is_sound
 from ..._offset import LogPosition, Offset
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
@@ -236,7 +236,7 @@ class Group(Cursor):
             return 0
         due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
         for number in self._numbers():
-            word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
+            word, deadline = self._word(number), self._load(entry_start(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
             if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
                 self._check_ring()  # with the lock: the entry may have been reused since
@@ -272,17 +272,17 @@ class Group(Cursor):
         return True
 
     def _is_backwards(self, number: int) -> bool:
-        return self._load(place(number) + ENTRY_OFFSET) >= self._load(place(number) + ENTRY_END)
+        return self._load(entry_start(number) + ENTRY_OFFSET) >= self._load(entry_start(number) + ENTRY_END)
 
     def _redeliver(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
         is_out = word & ENTRY_STATE == ENTRY_OUT
         is_alive = not is_out or alive[word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT]
-        if is_alive and self._load(place(number) + ENTRY_DEADLINE) > now:
+        if is_alive and self._load(entry_start(number) + ENTRY_DEADLINE) > now:
             return False  # extended meanwhile, under the lock
         new = word & ~ENTRY_STATE | ENTRY_READY
         if is_out and word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS < ENTRY_ATTEMPTS:
             new += 1 << ENTRY_ATTEMPT_SHIFT
-        if not swap_if_u64(self.map, place(number), word, new):
+        if not swap_if_u64(self.map, entry_start(number), word, new):
             return False
         add_u64(self.map, GROUP_READY, 1)
         return True
@@ -293,7 +293,7 @@ class Group(Cursor):
         def store_deadline() -> bool:
             if self._word(number) != word:
                 return False
-            self._store(place(number) + ENTRY_DEADLINE, deadline)
+            self._store(entry_start(number) + ENTRY_DEADLINE, deadline)
             return True
 
         return self._locked(store_deadline, may_sleep)
@@ -357,7 +357,7 @@ class Group(Cursor):
 
     def _acknowledge(self, number: int) -> None:
         while (word := self._word(number)) & ENTRY_STATE not in _DONE:
-            if swap_if_u64(self.map, place(number), word, word & ~ENTRY_STATE):
+            if swap_if_u64(self.map, entry_start(number), word, word & ~ENTRY_STATE):
                 if word & ENTRY_STATE == ENTRY_READY:
                     add_u64(self.map, GROUP_READY, _U64)
                 return
@@ -365,7 +365,7 @@ class Group(Cursor):
     def _pass_to(self, to: LogPosition) -> None:
         """Append an entry without a message, so that a seek is a single store, too. The ring is not full."""
         tail = self._load(GROUP_TAIL)
-        old, number = self._word(tail), place(tail)
+        old, number = self._word(tail), entry_start(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
         store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
         self._resume_at(to.offset, to.sequence)
@@ -399,7 +399,7 @@ class Group(Cursor):
         store_u64(self.map, word, value)
 
     def _word(self, number: int) -> int:
-        return load_u64(self.map, place(number))
+        return load_u64(self.map, entry_start(number))
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
         return entry_at(self.map, number)
@@ -449,4 +449,4 @@ def numbers_in(content: bytes) -> tuple[int, int]:
 
 def entry_at(content: Buffer, number: int) -> tuple[int, int, int, int, int]:
     """Return word, offset, end, sequence and deadline of an entry."""
-    return ENTRY.unpack_from(content, place(number))
+    return ENTRY.unpack_from(content, entry_start(number))

@@ -121,7 +121,7 @@ class Segments:
         """Return the directory: the one that is kept open, or else opened until the last reference is dropped."""
         return self._names or OpenFile(self._files, self._files.open_directory(self.directory))
 
-    def check_place(self, control: Control) -> None:
+    def check_directory(self, control: Control) -> None:
         """Raise `StorageError` if the control file or this directory is not in the channel's directory any more.
 
         The channel itself may have been moved: its directory is found as the parent of this one.
@@ -187,15 +187,15 @@ class Segments:
         """Return the begin of the last segment at or before an offset."""
         with self._lock.held():
             begins = self._known()
-            place = bisect_right(begins, offset)
-            return begins[place - 1] if place else None
+            index = bisect_right(begins, offset)
+            return begins[index - 1] if index else None
 
     def following(self, begin: int) -> Offset | None:
         """Return the begin of the next segment after the one that begins here."""
         with self._lock.held():
             begins = self._known()
-            place = bisect_right(begins, begin)
-            return begins[place] if place < len(begins) else None
+            index = bisect_right(begins, begin)
+            return begins[index] if index < len(begins) else None
 
     def first_from(self, offset: int) -> Offset | None:
         """Return the begin of the first segment at or behind an offset.
@@ -205,8 +205,8 @@ class Segments:
         """
         with self._lock.held():
             begins = self._known()
-            place = bisect_left(begins, offset)
-            return begins[place] if place < len(begins) else None
+            index = bisect_left(begins, offset)
+            return begins[index] if index < len(begins) else None
 
     def get(self, begin: Offset) -> StoredSegment:
         """Return a segment, mapped or compressed; raise `CorruptRecordError` if no file is a valid segment any more."""
@@ -338,8 +338,8 @@ class Segments:
                 self.forget(other.begin)
             self._mapped.pop(segment.begin, None)
             self._headers.pop(segment.begin, None)
-            place = bisect_left(self._begins, segment.begin)
-            if self._begins[place : place + 1] != [segment.begin]:
+            index = bisect_left(self._begins, segment.begin)
+            if self._begins[index : index + 1] != [segment.begin]:
                 insort(self._begins, segment.begin)
             self.keep(segment)
             return segment

@@ -61,7 +61,7 @@ def _damage(path: Path, files: Files) -> Iterator[Advice]:
     bad = [finding for finding in found if finding.severity != "note"]
     mend = shell_words("filechannel", "repair", path)
     for finding in bad:
-        what = f"{finding.place}: {finding.what}"
+        what = f"{finding.location}: {finding.what}"
         if finding.kind == LINKS:
             yield Advice(severity=finding.severity, kind=LINKS, what=what, mend=f"{mend} --apply")
         elif finding.mend is not None:

@@ -85,8 +85,8 @@ def events_of(
         since: Annotated[str | None, Query(description="The same, or `earliest` or `latest`, without it")] = None,
     ) -> EventStream:  # not generic: FastAPI accepts only a class as a response
         channel = await open_channel()
-        place = await _find(channel, last_event_id or since or start)
-        return EventStream(channel, streams, place, heartbeat, event)
+        log_position = await _find(channel, last_event_id or since or start)
+        return EventStream(channel, streams, log_position, heartbeat, event)
 
     return cast("Events[T]", events)
 
@@ -95,16 +95,16 @@ async def _find(channel: FileChannel[T], text: str) -> LogPosition:
     """Return the log position of an id. Raise status 400 if the id does not belong to this channel."""
     if (start := _STARTS.get(text)) is not None:
         with channel.replay(start) as receiver:
-            return _place_of(receiver)
+            return _log_position_of(receiver)
     match = _ID.fullmatch(text)
     asked = None if match is None else LogPosition(Offset(int(match[1])), int(match[2]))
-    place = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
-    if place is None:
+    log_position = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
+    if log_position is None:
         raise HTTPException(400, f"{text!r} is not an id of an event of this stream")
-    return place
+    return log_position
 
 
-def _place_of(receiver: Receiver[object]) -> LogPosition:
+def _log_position_of(receiver: Receiver[object]) -> LogPosition:
     statistics = receiver.statistics()
     return LogPosition(statistics.read_offset, statistics.next_sequence)
 
@@ -133,14 +133,14 @@ class EventStream(Response, Generic[T_co]):
         self,
         channel: FileChannel[T_co],
         streams: Streams,
-        place: LogPosition,
+        log_position: LogPosition,
         heartbeat: float,
         event: str | None,
         status_code: int = 200,  # FastAPI reads the documented status from this default
     ) -> None:
         self._channel = channel
         self._streams = streams
-        self._place = place
+        self._log_position = log_position
         self._heartbeat = heartbeat
         self._head = b"" if event is None else f"event: {event}\n".encode()
         self._show: Callable[[T_co], object] = _as_it_is
@@ -148,7 +148,7 @@ class EventStream(Response, Generic[T_co]):
             msgspec.msgpack.decode if channel.codec_name == "msgpack" else msgspec.json.decode
         )
         statistics = channel.statistics()
-        self._has_ended = statistics.sealed and place.sequence >= statistics.next_sequence
+        self._has_ended = statistics.sealed and log_position.sequence >= statistics.next_sequence
         self.status_code: int = 204 if self._has_ended else status_code
         self.background: BackgroundTask | None = None
         self.init_headers(_HEADERS)
@@ -200,13 +200,13 @@ class EventStream(Response, Generic[T_co]):
 
     def _open(self) -> Receiver[T_co]:
         try:
-            return self._channel.replay(self._place.offset, stop=None)
+            return self._channel.replay(self._log_position.offset, stop=None)
         except ValueError:  # the message at this offset is not stored any more
             return self._channel.replay(stop=None)
 
     def _begin(self, receiver: Receiver[T_co]) -> bytes:
-        missed = _place_of(receiver).sequence - self._place.sequence
-        self._place = _place_of(receiver)
+        missed = _log_position_of(receiver).sequence - self._log_position.sequence
+        self._log_position = _log_position_of(receiver)
         # An id without data is stored by the client too: if it disconnects before the first event, it resumes here.
         return self._tell("missed", {"missed": missed}) if missed > 0 else self._id()
 
@@ -225,7 +225,7 @@ class EventStream(Response, Generic[T_co]):
             return self._tell("end", {})
         except DecodeError as error:
             await receiver.seek(error.next_offset)
-            self._place = _place_of(receiver)
+            self._log_position = _log_position_of(receiver)
             return self._tell("undecodable", {"offset": error.offset})
 
     async def _take(self, receiver: Receiver[T_co]) -> bytes:
@@ -237,7 +237,7 @@ class EventStream(Response, Generic[T_co]):
             while len(chunk) < _LARGEST_CHUNK:
                 self._add(chunk, receiver.receive_record_nowait(), receiver)
         except DataExpiredError as error:  # raised once
-            self._place = _place_of(receiver)
+            self._log_position = _log_position_of(receiver)
             chunk += self._tell("missed", {"missed": error.missed})
         except (WouldBlock, ClosedResourceError, EndOfStream, DecodeError):
             if not chunk:
@@ -245,7 +245,7 @@ class EventStream(Response, Generic[T_co]):
         return bytes(chunk)
 
     def _add(self, chunk: bytearray, record: Record[T_co], receiver: Receiver[T_co]) -> None:
-        self._place = LogPosition(receiver.read_offset, record.sequence + 1)
+        self._log_position = LogPosition(receiver.read_offset, record.sequence + 1)
         if (shown := self._show(record.value)) is None:
             return
         try:
@@ -277,7 +277,7 @@ class EventStream(Response, Generic[T_co]):
 
     def _id(self) -> bytes:
         """Return the id line with the log position at which to resume. It ends an event."""
-        return b"id: %d-%d\n\n" % (self._place.offset, self._place.sequence)
+        return b"id: %d-%d\n\n" % (self._log_position.offset, self._log_position.sequence)
 
 
 def _data(text: bytes) -> bytes:

@@ -414,18 +414,18 @@ void ring_free(Ring *ring) {
 
 /* (offset, sequence) of at most `most` messages that are ready to be redelivered. */
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
-    PyObject *places = PyList_New(0);
+    PyObject *positions = PyList_New(0);
     uint64_t number, tail;
     int believed = bounds(ring, &number, &tail);
-    for (; places && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(places) < most; number++) {
+    for (; positions && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(positions) < most; number++) {
         const uint8_t *entry = at(ring, number);
         if ((load_acquire_u64(entry) & ENTRY_STATE) != ENTRY_READY) continue;
         unsigned long long offset = get_u64(entry + ENTRY_OFFSET), sequence = get_u64(entry + ENTRY_SEQUENCE);
-        PyObject *place = Py_BuildValue("KK", offset, sequence);
-        if (!place || PyList_Append(places, place)) Py_CLEAR(places);
-        Py_XDECREF(place);
+        PyObject *position = Py_BuildValue("KK", offset, sequence);
+        if (!position || PyList_Append(positions, position)) Py_CLEAR(positions);
+        Py_XDECREF(position);
     }
-    return places;
+    return positions;
 }
 
 static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {

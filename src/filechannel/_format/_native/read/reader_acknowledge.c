@@ -157,19 +157,19 @@ PyObject *reader_coming_method(PyObject *op, PyObject *most) {
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     if (self->ring) return ring_coming(self->ring, wanted);
-    PyObject *places = PyList_New(0);
-    if (!places || !self->unacked || !unacked_ready(self->unacked)) return places;
+    PyObject *positions = PyList_New(0);
+    if (!positions || !self->unacked || !unacked_ready(self->unacked)) return positions;
     const UnackedEntry *entry;
-    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = unacked_next_ready(self->unacked, &index));) {
-        PyObject *place = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
-        int failed = !place || PyList_Append(places, place);
-        Py_XDECREF(place);
+    for (uint64_t index = 0; PyList_GET_SIZE(positions) < wanted && (entry = unacked_next_ready(self->unacked, &index));) {
+        PyObject *position = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
+        int failed = !position || PyList_Append(positions, position);
+        Py_XDECREF(position);
         if (failed) {
-            Py_DECREF(places);
+            Py_DECREF(positions);
             return NULL;
         }
     }
-    return places;
+    return positions;
 }
 
 PyObject *reader_forget_method(PyObject *op, PyObject *Py_UNUSED(none)) {

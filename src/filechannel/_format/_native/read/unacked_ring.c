@@ -59,7 +59,7 @@ static void acknowledge(UnackedRing *unacked, UnackedEntry *entry) {
     entry->state = UNACKED_SETTLED;
 }
 
-static void come_again(UnackedRing *unacked, uint64_t index, uint64_t due, int counted) {
+static void redeliver(UnackedRing *unacked, uint64_t index, uint64_t due, int counted) {
     UnackedEntry *entry = entry_at(unacked, index);
     leave_state(unacked, entry);
     entry->attempt += (uint32_t)(counted && entry->attempt < UINT32_MAX);
@@ -111,7 +111,7 @@ int unacked_nack(UnackedRing *unacked, uint64_t count) {
     if (count > unacked->out) return 0;
     for (uint64_t index = unacked->tail; count;) {
         if (entry_at(unacked, --index)->state != UNACKED_OUT) continue;
-        come_again(unacked, index, 0, 1);
+        redeliver(unacked, index, 0, 1);
         count--;
     }
     return 1;
@@ -139,7 +139,7 @@ int unacked_acknowledge_before(UnackedRing *unacked, uint64_t offset) {
 /* Redeliver everything that is outstanding; the attempt is not counted. */
 void unacked_redeliver_all(UnackedRing *unacked) {
     for (uint64_t index = unacked->head; index != unacked->tail; index++)
-        if (entry_at(unacked, index)->state == UNACKED_OUT) come_again(unacked, index, 0, 0);
+        if (entry_at(unacked, index)->state == UNACKED_OUT) redeliver(unacked, index, 0, 0);
 }
 
 static int find(const UnackedRing *unacked, uint64_t offset, uint64_t *found) {
@@ -169,7 +169,7 @@ int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, i
 int unacked_redeliver(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     uint64_t index;
     if (!find_out(unacked, offset, token, &index)) return 0;
-    come_again(unacked, index, due, counted);
+    redeliver(unacked, index, due, counted);
     return 1;
 }
 
@@ -180,7 +180,7 @@ static void end_delays(UnackedRing *unacked) {
     for (uint64_t index = unacked->head; index != unacked->tail; index++) {
         const UnackedEntry *entry = entry_at(unacked, index);
         if (entry->state != UNACKED_DELAYED) continue;
-        if (entry->due <= now) come_again(unacked, index, 0, 0);
+        if (entry->due <= now) redeliver(unacked, index, 0, 0);
         else if (entry->due < next) next = entry->due;
     }
     unacked->next_due = next;
@@ -235,6 +235,6 @@ void unacked_roll_back(UnackedRing *unacked, uint64_t offset) {
     unacked_drop_from(unacked, offset);
     for (uint64_t index = unacked->head; index != unacked->tail; index++) {
         const UnackedEntry *entry = entry_at(unacked, index);
-        if (entry->state == UNACKED_OUT && entry->token == unacked->token) come_again(unacked, index, 0, 0);
+        if (entry->state == UNACKED_OUT && entry->token == unacked->token) redeliver(unacked, index, 0, 0);
     }
 }
