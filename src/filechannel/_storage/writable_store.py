@@ -219,7 +219,7 @@ class WritableStore(Store):
         """Return the processes that have the channel open for writing; the list is complete."""
         return self.processes.alive(), True
 
-    def hold(self, offset: int) -> bool:
+    def retain_from(self, offset: int) -> bool:
         """Keep the messages from the position on at which a consumer was just placed; False if they are reclaimed."""
         _count_consumers_again(self.control, self.events)
         return self.low_watermark.retain_from(offset)

@@ -179,22 +179,22 @@ class GroupMember:
         if target.offset < self._subscription.store.control.oldest_offset:
             return False  # reclaimed since it was looked up
         before = self._group.move(target)
-        is_there = self._is_held()
+        is_there = self._is_retained()
         if not is_there:
             with suppress(AckError):  # a member got a message meanwhile, after an error that says what it missed
                 self._group.move(before)
         self.wake()
         return is_there
 
-    def hold_on(self, start: Start) -> None:
+    def retain_start(self, start: Start) -> None:
         """Retain the data at the start position of a new group. If it was reclaimed meanwhile, resolve it again."""
         attempts = self.attempts()
         with suppress(AckError):  # a new member got a message meanwhile, after an error that says what it missed
-            while not self._is_held():
+            while not self._is_retained():
                 attempts.count()
                 self._group.move(self._subscription.find(start, "start"))
 
-    def _is_held(self) -> bool:
+    def _is_retained(self) -> bool:
         """Return whether the data at this new position is retained until consumed; False if it was reclaimed."""
         position = self._group.position
-        return position is None or writable(self._subscription.store).hold(position.offset)
+        return position is None or writable(self._subscription.store).retain_from(position.offset)

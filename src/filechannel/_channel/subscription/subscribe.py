@@ -70,7 +70,7 @@ class Subscriptions:
                 cursors.close(cursor)
             raise
         if position is None:
-            subscription.hold_on(start)
+            subscription.retain_start(start)
         subscription.own()
         return subscription
 
@@ -94,7 +94,7 @@ class Subscriptions:
             member = GroupMember(subscription, group, lease)
             self.keep(subscription)
             if is_new:
-                member.hold_on(start)
+                member.retain_start(start)
             subscription.own()
             return Outstanding(subscription, member), member
         except BaseException:

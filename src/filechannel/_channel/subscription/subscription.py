@@ -306,7 +306,7 @@ class Subscription:
         self.reader.move(target)
         # If the target was reclaimed just now, the old position is still stored: data that a consumer still needs is
         # not reclaimed.
-        if not self.is_held():
+        if not self.is_retained():
             if before is not None:
                 self.reader.move(before.log_position)
             return False
@@ -453,18 +453,18 @@ class Subscription:
                 return True
         return False
 
-    def hold_on(self, start: Start) -> None:
+    def retain_start(self, start: Start) -> None:
         """Retain the data at the start position of a new name. If it was reclaimed meanwhile, resolve it again."""
         try:
-            while not self.is_held():
+            while not self.is_retained():
                 self.reader.move(self.find(start, "start"))
         except BaseException:
             self.forget()
             raise
 
-    def is_held(self) -> bool:
+    def is_retained(self) -> bool:
         """Return whether the data at this new position is retained until consumed; False if it was reclaimed."""
-        return self.cursor is None or writable(self.store).hold(self.reader.native.offset)
+        return self.cursor is None or writable(self.store).retain_from(self.reader.native.offset)
 
     def find(self, start: Start, argument: str) -> LogPosition:
         """Resolve a start position. May read a segment index."""
