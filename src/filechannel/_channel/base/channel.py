@@ -294,10 +294,10 @@ class BaseChannel(Generic[T]):
 
         def begin() -> CatchUpWait:
             store = self._store
-            pursuit = CatchUpWait(store, name, goal or store.lookup.latest(), self._options.poll_interval)
+            catch_up_wait = CatchUpWait(store, name, goal or store.lookup.latest(), self._options.poll_interval)
             with storage_errors(self.path, f"consumer {name!r} cannot be opened"):
-                pursuit.look_up()
-            return pursuit
+                catch_up_wait.look_up()
+            return catch_up_wait
 
         return begin
 
