@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from filechannel._channel.schema import Schema, compatibility, describe, find_difference, reads
-from filechannel._channel.schema.compatibility import _Comparison, _Miss, _FieldPath
+from filechannel._channel.schema.compatibility import _Comparison, _FieldPath, _Miss
 
 MOST_COMPARISONS = 20_000
 """Of records and collections; the schemas here have fewer than a thousand pairs of records."""

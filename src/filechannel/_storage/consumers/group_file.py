@@ -32,10 +32,10 @@ from ..._format.layout import (
     ENTRY_PASSED,
     ENTRY_READY,
     ENTRY_STATE,
-    GROUP_BEGUN,
     GROUP_DUE,
     GROUP_ENTRIES,
     GROUP_HEAD,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_NEXT,
     GROUP_NEXT_SEQUENCE,
@@ -154,10 +154,10 @@ class Group(Cursor):
 
     @property
     def _is_sound(self) -> bool:
-        begun = self._load(GROUP_BEGUN)
-        if not begun:
+        initialized = self._load(GROUP_INITIALIZED)
+        if not initialized:
             return not self._has_ring  # a ring that a member has used stays as long as there are members
-        return begun == 1 and is_sound(self.map)
+        return initialized == 1 and is_sound(self.map)
 
     def check_words(self, may_sleep: Callable[[], bool]) -> None:
         """Raise `ConsumerDamagedError` if the words that the members share contradict each other."""
@@ -176,7 +176,7 @@ class Group(Cursor):
         raise ConsumerDamagedError(self.name, path=self._path.parent.parent, file=self._path, problem=problem)
 
     def _entered(self, from_the_dead: bool) -> None:
-        if not from_the_dead or not load_u64(self.map, GROUP_BEGUN):
+        if not from_the_dead or not load_u64(self.map, GROUP_INITIALIZED):
             return
         head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
         if not head <= tail <= head + GROUP_ENTRIES:
@@ -197,7 +197,7 @@ class Group(Cursor):
 
     def begin(self, start: LogPosition | None) -> None:
         """Create the ring if there is none, at the position or, if there is no position either, at *start*."""
-        if self.position is not None and self._load(GROUP_BEGUN):
+        if self.position is not None and self._load(GROUP_INITIALIZED):
             if ring_problem(self.map) is not None:
                 self._check_ring()  # with the lock: another member may have been changing it
             # The ring stays valid as long as there are members: no member has to wait for the lock.
@@ -209,8 +209,8 @@ class Group(Cursor):
         if self.position is None:
             assert start is not None
             self.store(start.offset, start.sequence, time.time_ns())
-            self._store(GROUP_BEGUN, 0)
-        if not self._load(GROUP_BEGUN):
+            self._store(GROUP_INITIALIZED, 0)
+        if not self._load(GROUP_INITIALIZED):
             self._make_ring()
 
     def _make_ring(self) -> None:
@@ -222,7 +222,7 @@ class Group(Cursor):
             self._store(word, 0)
         self._store(GROUP_DUE, _NEVER)
         self._resume_at(position.offset, position.sequence)
-        self._store(GROUP_BEGUN, 1)
+        self._store(GROUP_INITIALIZED, 1)
 
     # Redelivery and leases
 
@@ -408,7 +408,7 @@ class Group(Cursor):
 def forget_ring(head: mmap.mmap) -> None:
     """Let a group start at its position again when its next member joins. It has no members now."""
     store_u32(head, GROUP_LOCK, 0)
-    store_u64(head, GROUP_BEGUN, 0)
+    store_u64(head, GROUP_INITIALIZED, 0)
 
 
 def ring_problem(content: Buffer) -> str | None:
@@ -416,10 +416,10 @@ def ring_problem(content: Buffer) -> str | None:
 
     Call it with the lock: while a member changes the ring, its words may contradict each other.
     """
-    if memoryview(content).nbytes < GROUP_SIZE or not (begun := load_u64(content, GROUP_BEGUN)):
+    if memoryview(content).nbytes < GROUP_SIZE or not (initialized := load_u64(content, GROUP_INITIALIZED)):
         return None
-    if begun != 1:
-        return f"begun is {begun}"
+    if initialized != 1:
+        return f"begun is {initialized}"
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
@@ -441,7 +441,7 @@ def numbers_in(content: bytes) -> tuple[int, int]:
 
     Returns 0 and 0 without a ring, or if the two numbers are not valid: `ring_problem` reports that.
     """
-    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
+    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_INITIALIZED):
         return 0, 0
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     return (head, tail) if head <= tail <= head + GROUP_ENTRIES else (0, 0)
