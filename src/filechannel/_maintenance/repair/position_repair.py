@@ -14,7 +14,7 @@ from ..._format.layout import (
     CURSOR_ORIGIN,
     CURSOR_SIZE,
     CURSOR_TERM,
-    GROUP_BEGUN,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_SIZE,
     ORIGIN,
@@ -113,7 +113,7 @@ class PositionRepair:
     @staticmethod
     def _without_ring(old: bytes) -> bytes:
         content = bytearray(old.ljust(GROUP_SIZE, b"\0"))
-        content[GROUP_BEGUN : GROUP_BEGUN + 8] = bytes(8)
+        content[GROUP_INITIALIZED : GROUP_INITIALIZED + 8] = bytes(8)
         content[GROUP_LOCK : GROUP_LOCK + 4] = bytes(4)
         return bytes(content)
 

@@ -168,7 +168,7 @@ class LogLookup:
         return self._retry_if_reclaimed(lambda: self._since(wanted))
 
     def _since(self, wanted: int) -> LogPosition:
-        begins, index = self._begun_before(wanted)
+        begins, index = self._started_before(wanted)
         if not index:
             return self.earliest()
         segment = self._segments.get(begins[index - 1])
@@ -177,7 +177,7 @@ class LogLookup:
         older = list(takewhile(lambda entry: entry.time < wanted, self.entries(segment)))
         return (older[-1] if older else _first(segment)).log_position
 
-    def _begun_before(self, moment: int) -> tuple[list[Offset], int]:
+    def _started_before(self, moment: int) -> tuple[list[Offset], int]:
         """Return where the segments begin, and how many of them were created before a moment."""
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
@@ -189,7 +189,7 @@ class LogLookup:
         return self._retry_if_reclaimed(lambda: self._until(wanted))
 
     def _until(self, wanted: int) -> LogPosition:
-        begins, index = self._begun_before(wanted)
+        begins, index = self._started_before(wanted)
         if not index:
             return self.earliest()
         # The clock is read before the record is written, so no record after an entry is older than it.
