@@ -146,7 +146,7 @@ def send_queue_of(store: WritableStore) -> SendQueue:
     with _lock.held():
         queue = _queues.get(store)
         if queue is None:
-            space = Waiters(store, poll=POLL, beacon=SPACE, beside=waiters_of(store))
+            space = Waiters(store, poll=POLL, word=SPACE, beside=waiters_of(store))
             queue = _queues[store] = SendQueue(store, space)
             store.events.capacity_freed.attach(space.published)
         return queue

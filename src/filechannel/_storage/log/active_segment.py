@@ -79,7 +79,7 @@ class ActiveSegment:
         # in place of zeros.
         self._control.allocated_end = segment.begin
 
-    def take_up(self, segment: Segment) -> None:
+    def bind_segment(self, segment: Segment) -> None:
         """Append to a segment that other processes append to as well."""
         if segment is self.segment:
             self._store_active_entries()

@@ -57,8 +57,8 @@ def reported_for(option: str) -> Generator[None]:
         yield
     except ValueError as error:
         # The error before `naming` added the argument and the channel to it.
-        told = error.__context__ if isinstance(error.__context__, ValueError) else error
-        raise typer.BadParameter(str(told), param_hint=option) from None
+        shown = error.__context__ if isinstance(error.__context__, ValueError) else error
+        raise typer.BadParameter(str(shown), param_hint=option) from None
 
 
 def bounds(store: Store, start: str, stop: str) -> tuple[LogPosition, LogPosition]:

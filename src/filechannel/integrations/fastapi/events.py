@@ -208,7 +208,7 @@ class EventStream(Response, Generic[T_co]):
         missed = _log_position_of(receiver).sequence - self._log_position.sequence
         self._log_position = _log_position_of(receiver)
         # An id without data is stored by the client too: if it disconnects before the first event, it resumes here.
-        return self._tell("missed", {"missed": missed}) if missed > 0 else self._id()
+        return self._event_bytes("missed", {"missed": missed}) if missed > 0 else self._id()
 
     async def _next(self, receiver: Receiver[T_co]) -> bytes | None:
         """Wait for the next events and return them as bytes; None if the stream has ended."""
@@ -222,11 +222,11 @@ class EventStream(Response, Generic[T_co]):
             if self._has_ended:
                 return None
             self._has_ended = True
-            return self._tell("end", {})
+            return self._event_bytes("end", {})
         except DecodeError as error:
             await receiver.seek(error.next_offset)
             self._log_position = _log_position_of(receiver)
-            return self._tell("undecodable", {"offset": error.offset})
+            return self._event_bytes("undecodable", {"offset": error.offset})
 
     async def _take(self, receiver: Receiver[T_co]) -> bytes:
         """Wait for the first event, and return it with those that are available, up to a size."""
@@ -238,7 +238,7 @@ class EventStream(Response, Generic[T_co]):
                 self._add(chunk, receiver.receive_record_nowait(), receiver)
         except DataExpiredError as error:  # raised once
             self._log_position = _log_position_of(receiver)
-            chunk += self._tell("missed", {"missed": error.missed})
+            chunk += self._event_bytes("missed", {"missed": error.missed})
         except (WouldBlock, ClosedResourceError, EndOfStream, DecodeError):
             if not chunk:
                 raise  # otherwise the next call raises it again, after this chunk was sent
@@ -254,7 +254,7 @@ class EventStream(Response, Generic[T_co]):
             raise  # a type that never fits: a bug in the app, not in this message
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
             # Raising would end the stream here, and again for every client that resumes at this message.
-            chunk += self._tell("undecodable", {"offset": record.offset})
+            chunk += self._event_bytes("undecodable", {"offset": record.offset})
         else:
             chunk += b"%b%b%b" % (self._head, _data(text), self._id())
 
@@ -272,7 +272,7 @@ class EventStream(Response, Generic[T_co]):
             raise TypeError("an extension of MessagePack cannot be written as JSON")
         raise _NoFormError(f"{type(value).__name__} cannot be written as JSON: convert it with map()")
 
-    def _tell(self, event: str, data: dict[str, int]) -> bytes:
+    def _event_bytes(self, event: str, data: dict[str, int]) -> bytes:
         return b"event: %b\n%b%b" % (event.encode(), _data(msgspec.json.encode(data)), self._id())
 
     def _id(self) -> bytes:
