@@ -110,7 +110,7 @@ class SendQueue:
         return (ensured(self._served.discard, get_ident()), self._served.add(get_ident()))[0]  # type: ignore[func-returns-value]
 
     def _has_data(self, entry: QueueEntry) -> bool:
-        return entry.has_left() or self._capacity.has_room(entry.batch)
+        return entry.has_left() or self._capacity.fits_now(entry.batch)
 
     # Waiting
 

@@ -118,7 +118,7 @@ class PreparedSegment:
             raise ValueError("segment is shorter than its header")
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """How many bytes of records fit into it."""
         return self.map.nbytes - SEGMENT_HEADER_SIZE
 

@@ -379,8 +379,8 @@ class Writer:
     def open_window(self, end: int, index_due: int, /) -> None:
         """Let the fast path write below *end* until the wall clock reaches *index_due*."""
         end, index_due = unsigned(end), unsigned(index_due)
-        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
-        if not 0 <= end - self._begin <= room:
+        space = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not 0 <= end - self._begin <= space:
             raise ValueError("window is not inside the segment")
         self._window_end, self._index_due = end, index_due
         self._limit = None
@@ -395,8 +395,8 @@ class Writer:
         Up to the offset *end*, until another segment is bound.
         """
         end, distance = unsigned(end), unsigned(distance)
-        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
-        if not self._begin <= self._pending <= end or end - self._begin > room:
+        space = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not self._begin <= self._pending <= end or end - self._begin > space:
             raise ValueError("end is not inside the segment, or behind what is written")
         self._ahead, self._ahead_end = distance, end
         if self._ahead_from - self._pending > distance // 2:
@@ -539,10 +539,10 @@ class Writer:
             prepared.fill_header(start, self._tail_sequence, now)
             if not self._roll(prepared):
                 return None
-            self._window_end = self._begin + max(min(prepared.window, prepared.room), size)
-            self._ahead_end = self._begin + prepared.room if was_ahead else 0
+            self._window_end = self._begin + max(min(prepared.window, prepared.space), size)
+            self._ahead_end = self._begin + prepared.space if was_ahead else 0
             self._ahead_from = self._begin  # its first pages were populated when it was prepared
-            if was_ahead and self._ahead // 2 < prepared.room:
+            if was_ahead and self._ahead // 2 < prepared.space:
                 self._ahead_at = self._begin + self._ahead // 2
             self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
             self.write([payload], 0, 0)
@@ -562,10 +562,10 @@ class Writer:
             return False
         if segment is None or not self._fits_window(self._tail_end, 0):
             return False  # the window is closed: capacity must be reserved first
-        used, room = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
-        is_full = 0 < used <= room < used + size
+        used, space = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
+        is_full = 0 < used <= space < used + size
         # No offset or sequence in it may pass the largest one; a message takes more than a byte.
-        fits = size <= prepared.room <= LARGEST_OFFSET - max(self._tail_end, self._tail_sequence)
+        fits = size <= prepared.space <= LARGEST_OFFSET - max(self._tail_end, self._tail_sequence)
         # If the clock went back, the slow path computes the creation time: times in the log never go back.
         return self._alone and is_full and fits and now >= max(self._latest, created(segment))
 
@@ -583,7 +583,7 @@ class Writer:
         if not callable(rename):
             raise TypeError("rename must be callable")
         prepared = PreparedSegment(what, writable(map), content, allocated, rename)
-        if allocated > prepared.room or prepared.room > LARGEST_OFFSET - prepared.begin:
+        if allocated > prepared.space or prepared.space > LARGEST_OFFSET - prepared.begin:
             raise ValueError("segment is smaller than its disk space, or reaches beyond the largest offset")
         self._roll(prepared)
         self._alone = self._begin == self._pending

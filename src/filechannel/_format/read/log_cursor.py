@@ -203,8 +203,8 @@ class LogCursor:
         if segment is not None and self.offset >= self._begin:
             # Loaded after `write`: a segment's end is stored before anything beyond it is published.
             end = load_u64(segment, SEGMENT_END)
-            room = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
-            self._limit = min(write, room, end or room)
+            space = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
+            self._limit = min(write, space, end or space)
         return True
 
     # The cursor

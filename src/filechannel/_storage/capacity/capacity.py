@@ -164,11 +164,11 @@ class CapacityLimit:
         return used.size + batch.size <= limits.size and used.messages + batch.messages <= limits.messages
 
     def _is_our_turn(self, end: LogPosition) -> bool:
-        def has_room(wanted: Batch) -> bool:
+        def fits_now(wanted: Batch) -> bool:
             # A batch that can never fit since the capacity was changed: its sender raises an error once it tries again.
             return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
 
-        return self._fairness.is_ours(has_room, self._looked)
+        return self._fairness.is_ours(fits_now, self._looked)
 
     def _ever_fits(self, batch: Batch) -> bool:
         return batch.size <= self._limits.size and batch.messages <= self._limits.messages
@@ -198,7 +198,7 @@ class CapacityLimit:
             self._fairness.take(batch)
         raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
-    def has_room(self, batch: Batch) -> bool:
+    def fits_now(self, batch: Batch) -> bool:
         """Return whether a waiting sender should try again. Accesses no files; any thread may call this without a lock.
 
         True if anything but the positions of consumers has changed, and once in a while in any case: the process that
@@ -215,7 +215,7 @@ class CapacityLimit:
     def is_full(self) -> bool:
         """Return whether, as far as is known, no message can be sent now. Accesses no files."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
-        return waits and (not self.order.may_pass() or not self.has_room(SMALLEST))
+        return waits and (not self.order.may_pass() or not self.fits_now(SMALLEST))
 
     # The writer's window
 

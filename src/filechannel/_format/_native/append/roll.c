@@ -56,7 +56,7 @@ static int get_map(PyObject *from, Py_buffer *map) {
     return get_aligned(from, PyBUF_WRITABLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", map);
 }
 
-static uint64_t room_of(const Py_buffer *segment) { return (uint64_t)segment->len - SEGMENT_HEADER_SIZE; }
+static uint64_t space_in(const Py_buffer *segment) { return (uint64_t)segment->len - SEGMENT_HEADER_SIZE; }
 
 PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
@@ -72,7 +72,7 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     if (get_header(args[2], next.header) || get_map(args[1], &next.map)) return NULL;
-    next.allocated = room_of(&next.map);
+    next.allocated = space_in(&next.map);
     next.digits = (Py_ssize_t)digits;
     next.source = Py_NewRef(args[5]);
     next.target = PyBytes_FromStringAndSize(PyBytes_AS_STRING(args[6]), (Py_ssize_t)length); /* a private copy, which is written to */
@@ -121,10 +121,10 @@ static int is_simple(Writer *self, const PreparedSegment *next, uint64_t size, u
         return 0;
     /* A closed window means that capacity must be reserved first. */
     if (!writer_fits_window(self, self->tail_end, 0)) return 0;
-    uint64_t used = self->tail_end - self->begin, room = room_of(&self->segment), next_room = room_of(&next->map);
-    if (used > room || size <= room - used || size > next_room) return 0;
+    uint64_t used = self->tail_end - self->begin, space = space_in(&self->segment), next_space = space_in(&next->map);
+    if (used > space || size <= space - used || size > next_space) return 0;
     /* No offset or sequence in it may pass the largest one; a message takes more than a byte. */
-    if (next_room > LARGEST_OFFSET - self->tail_end || next_room > LARGEST_OFFSET - self->tail_sequence) return 0;
+    if (next_space > LARGEST_OFFSET - self->tail_end || next_space > LARGEST_OFFSET - self->tail_sequence) return 0;
     /* If the clock went back, the slow path computes the creation time: times in the log never go back. */
     return now >= self->latest && now >= get_u64((uint8_t *)self->segment.buf + SEGMENT_CREATED);
 }
@@ -224,7 +224,7 @@ static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *o
         return OVERFLOWS;
     }
     PreparedSegment next = take_next(self);
-    uint64_t room = room_of(&next.map), window = next.window < room ? next.window : room;
+    uint64_t space = space_in(&next.map), window = next.window < space ? next.window : space;
     int was_ahead = self->ahead_end > self->begin;
     *offset = self->tail_end;
     int rolled = watched(self, &next, "look") ? -1 : is_there(&next);
@@ -234,9 +234,9 @@ static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *o
     }
     if (rolled > 0) {
         self->window_end = self->begin + (window > size ? window : size);
-        self->ahead_end = was_ahead ? self->begin + room : 0;
+        self->ahead_end = was_ahead ? self->begin + space : 0;
         self->ahead_from = self->begin; /* its first pages were populated when it was prepared */
-        if (was_ahead && self->ahead / 2 < room) self->ahead_at = self->begin + self->ahead / 2;
+        if (was_ahead && self->ahead / 2 < space) self->ahead_at = self->begin + self->ahead / 2;
         writer_put_first(self, content);
     }
     release_word((uint8_t *)self->control.buf + WRITER_LOCK);
@@ -252,8 +252,8 @@ PyObject *py_roll(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     if (writer_check_open(self) || check_count("roll", count, 5) || unsigned_from(args[3], UINT64_MAX, &next.allocated) ||
         get_header(args[2], next.header) || get_map(args[1], &next.map))
         return NULL;
-    uint64_t begin = get_u64(next.header + SEGMENT_BEGIN), room = room_of(&next.map);
-    if (next.allocated > room || begin > LARGEST_OFFSET || room > LARGEST_OFFSET - begin) {
+    uint64_t begin = get_u64(next.header + SEGMENT_BEGIN), space = space_in(&next.map);
+    if (next.allocated > space || begin > LARGEST_OFFSET || space > LARGEST_OFFSET - begin) {
         release_view(&next.map);
         PyErr_SetString(PyExc_ValueError, "segment is smaller than its disk space, or reaches beyond the largest offset");
         return NULL;

@@ -162,7 +162,7 @@ typedef struct {
     PyObject **kept;
     size_t count;
     char *arena;
-    size_t used, room;
+    size_t used, capacity;
 } Batch;
 
 static void batch_free(Batch *batch) {
@@ -179,12 +179,12 @@ static int batch_keep(Batch *batch, PyObject *payload) {
 }
 
 static int batch_copy(Batch *batch, const char *data, size_t size) {
-    if (batch->room - batch->used < size) {
-        size_t room = (batch->used + size) * 2;
-        char *arena = PyMem_Realloc(batch->arena, room);
+    if (batch->capacity - batch->used < size) {
+        size_t capacity = (batch->used + size) * 2;
+        char *arena = PyMem_Realloc(batch->arena, capacity);
         if (!arena) return PyErr_NoMemory(), -1;
         batch->arena = arena;
-        batch->room = room;
+        batch->capacity = capacity;
     }
     if (size) memcpy(batch->arena + batch->used, data, size);
     batch->contents[batch->count] = (Payload){NULL, payload_length((Py_ssize_t)size), 0}; /* the arena may still move */

@@ -384,10 +384,10 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
     /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
     if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
-        uint64_t room = self->window_end - self->pending, need = 0;
-        for (uint64_t i = index; i < total && need < room; i++)
+        uint64_t space = self->window_end - self->pending, need = 0;
+        for (uint64_t i = index; i < total && need < space; i++)
             need += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(args[0], (Py_ssize_t)i));
-        if (need > room) need = room;
+        if (need > space) need = space;
         if (!words_storable(self) || !segment_storable(self, self->pending, need)) return raise_not_storable();
         store_release_u64(words(self) + RESERVED_END, self->pending + need);
         __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -443,8 +443,8 @@ static PyObject *py_copy(PyObject *op, PyObject *const *args, Py_ssize_t count) 
         PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
     else if (self->segment.obj) {
         if (writer_fits_window(self, self->pending, 0)) {
-            uint64_t room = self->window_end - self->pending, need = stop - position;
-            if (!words_storable(self) || !segment_storable(self, self->pending, need < room ? need : room)) {
+            uint64_t space = self->window_end - self->pending, need = stop - position;
+            if (!words_storable(self) || !segment_storable(self, self->pending, need < space ? need : space)) {
                 PyBuffer_Release(&view);
                 return raise_not_storable();
             }

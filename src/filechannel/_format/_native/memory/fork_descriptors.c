@@ -14,7 +14,7 @@ typedef struct {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Entry *entries;
-static size_t listed, room;
+static size_t listed, capacity;
 static uint64_t last_number; /* never reused, unlike descriptors */
 
 static void before_fork(void) { pthread_mutex_lock(&mutex); }
@@ -27,12 +27,12 @@ static void in_child(void) {
 
 /* The number of a new entry, or 0. */
 static uint64_t add(int descriptor) {
-    if (listed == room) {
-        size_t more = room ? 2 * room : 16;
+    if (listed == capacity) {
+        size_t more = capacity ? 2 * capacity : 16;
         Entry *moved = PyMem_RawRealloc(entries, more * sizeof *moved);
         if (!moved) return 0;
         entries = moved;
-        room = more;
+        capacity = more;
     }
     entries[listed++] = (Entry){descriptor, ++last_number};
     return last_number;

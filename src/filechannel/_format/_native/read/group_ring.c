@@ -6,7 +6,7 @@
 #include "read/cursor_slot.h"
 
 #define SPINS 100
-#define FIRST_ROOM 16
+#define FIRST_CAPACITY 16
 #define LOOK_AFTER 1000000000u /* ns after a message was handed out, a member checks whether its owner is alive */
 
 static uint8_t *at(const Ring *ring, uint64_t number) {
@@ -115,9 +115,9 @@ static void leave(Ring *ring) {
 static Claim *claim_at(const Ring *ring, uint64_t index) { return &ring->claims[index & ring->mask]; }
 
 int ring_reserve(Ring *ring) {
-    uint64_t room = ring->mask + 1;
-    if (ring->claims && ring->last - ring->first < room) return 0;
-    uint64_t wanted = ring->claims ? 2 * room : FIRST_ROOM;
+    uint64_t capacity = ring->mask + 1;
+    if (ring->claims && ring->last - ring->first < capacity) return 0;
+    uint64_t wanted = ring->claims ? 2 * capacity : FIRST_CAPACITY;
     Claim *claims = PyMem_Calloc(wanted, sizeof(Claim));
     if (!claims) {
         PyErr_NoMemory();

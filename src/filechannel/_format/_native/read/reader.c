@@ -134,8 +134,8 @@ static enum look look(Reader *self) {
     }
     if (!self->segment.obj || self->offset < self->begin) return LOOK_ADVANCE;
     uint64_t end = load_acquire_u64((uint8_t *)self->segment.buf + SEGMENT_END);
-    uint64_t room = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
-    uint64_t limit = write - self->begin < room ? write : self->begin + room;
+    uint64_t space = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
+    uint64_t limit = write - self->begin < space ? write : self->begin + space;
     if (end && end < limit) limit = end;
     self->limit = limit;
     return self->offset < limit ? LOOK_RECORD : LOOK_ADVANCE;
@@ -357,11 +357,11 @@ static void roll_back(Reader *self, PyObject **items, uint64_t offset, uint64_t 
 }
 
 /* A list with preallocated elements: appending one by one costs a third of a small message. */
-#define LIST_ROOM 1024
-static Py_ssize_t list_room(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_ROOM ? wanted : LIST_ROOM; }
+#define LIST_CAPACITY 1024
+static Py_ssize_t list_capacity(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_CAPACITY ? wanted : LIST_CAPACITY; }
 
 static PyObject *new_list(Py_ssize_t wanted) {
-    PyObject *items = PyList_New(list_room(wanted));
+    PyObject *items = PyList_New(list_capacity(wanted));
     if (items) Py_SET_SIZE(items, 0);
     return items;
 }

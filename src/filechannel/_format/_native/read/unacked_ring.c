@@ -4,17 +4,17 @@
  * they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
 #include "core.h"
 
-#define FIRST_ROOM 16
+#define FIRST_CAPACITY 16
 
 static UnackedEntry *entry_at(const UnackedRing *unacked, uint64_t index) { return &unacked->entries[index & unacked->mask]; }
 
 UnackedRing *unacked_new(void) {
     UnackedRing *unacked = PyMem_Calloc(1, sizeof(UnackedRing));
-    if (!unacked || !(unacked->entries = PyMem_Calloc(FIRST_ROOM, sizeof(UnackedEntry)))) {
+    if (!unacked || !(unacked->entries = PyMem_Calloc(FIRST_CAPACITY, sizeof(UnackedEntry)))) {
         PyMem_Free(unacked);
         return NULL;
     }
-    unacked->mask = FIRST_ROOM - 1;
+    unacked->mask = FIRST_CAPACITY - 1;
     return unacked;
 }
 
@@ -25,17 +25,17 @@ void unacked_free(UnackedRing *unacked) {
 
 /* Make sure that the next push fits. */
 int unacked_reserve(UnackedRing *unacked) {
-    uint64_t room = unacked->mask + 1;
-    if (unacked->tail - unacked->head < room) return 0;
-    UnackedEntry *entries = PyMem_Calloc(2 * room, sizeof(UnackedEntry));
+    uint64_t capacity = unacked->mask + 1;
+    if (unacked->tail - unacked->head < capacity) return 0;
+    UnackedEntry *entries = PyMem_Calloc(2 * capacity, sizeof(UnackedEntry));
     if (!entries) {
         PyErr_NoMemory();
         return -1;
     }
-    for (uint64_t index = unacked->head; index != unacked->tail; index++) entries[index & (2 * room - 1)] = *entry_at(unacked, index);
+    for (uint64_t index = unacked->head; index != unacked->tail; index++) entries[index & (2 * capacity - 1)] = *entry_at(unacked, index);
     PyMem_Free(unacked->entries);
     unacked->entries = entries;
-    unacked->mask = 2 * room - 1;
+    unacked->mask = 2 * capacity - 1;
     return 0;
 }
 
