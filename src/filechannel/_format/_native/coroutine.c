@@ -23,14 +23,14 @@ static PyObject *no_arguments;
 static PyTypeObject *CoroutineType;
 static PyObject *send_slowly, *receive_slowly, *begin_wait, *end_wait; /* names of methods */
 
-#define SPARE 32
-static Coroutine *spare[SPARE];
-static int spares;
+#define MOST_FREE 32
+static Coroutine *free_list[MOST_FREE];
+static int free_count;
 
 PyObject *coroutine_new(Core *core, PyObject *item) {
     Coroutine *self;
-    if (spares) {
-        self = spare[--spares]; /* it is still initialized, and still has the reference to its type */
+    if (free_count) {
+        self = free_list[--free_count]; /* it is still initialized, and still has the reference to its type */
         Py_SET_REFCNT((PyObject *)self, 1);
     } else if (!(self = PyObject_GC_New(Coroutine, CoroutineType)))
         return NULL;
@@ -319,8 +319,8 @@ static void coroutine_dealloc(PyObject *op) {
     if (self->stopped) empty_stop();
     finish(self);
     Py_CLEAR(self->core);
-    if (was_simple && spares < SPARE) { /* never finalized: an object is finalized only once in its life */
-        spare[spares++] = self;
+    if (was_simple && free_count < MOST_FREE) { /* never finalized: an object is finalized only once in its life */
+        free_list[free_count++] = self;
         return;
     }
     PyObject_GC_Del(op);

@@ -31,7 +31,7 @@ from ..._storage.producers.producer_positions import POSITION_SUFFIX, PRODUCERS,
 from ..._storage.producers.staging import STAGING
 from ..._storage.segments.catalog import SEGMENTS
 from ..._storage.segments.compressed_segment import compressed_begin_of
-from ..._storage.segments.free_list import SPARE
+from ..._storage.segments.free_list import FREE_FILE_PREFIX
 from ..._storage.segments.segment import HALF_MADE, begin_of
 from ..._storage.segments.segment_index import INDEX_SUFFIX, indexed_begin_of
 from ..._storage.system.os_calls import QUARANTINE, REPLACING, Files
@@ -253,7 +253,7 @@ def _stray_segment(scan: DirectoryScan, path: Path, begins: set[Offset]) -> Iter
             yield _found(
                 scan, "warning", "half-made", path, "a process died while it created the file, which is not used"
             )
-    elif name.startswith(SPARE):
+    elif name.startswith(FREE_FILE_PREFIX):
         if S_ISREG(mode) and scan.manifest is not None and not scan.slots:
             size = scan.files.size_of(path)
             if size != scan.manifest.options.segment_size:

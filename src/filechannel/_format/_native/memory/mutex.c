@@ -48,14 +48,14 @@ _Thread_local Py_ssize_t locked_here;
 static PyObject *own_error; /* FileChannelError */
 
 /* Deallocated guards, with their memory and a reference to their type, for reuse: each locking needs one. */
-#define SPARE 8
-static Guard *spare[SPARE];
-static int spares;
+#define MOST_FREE 8
+static Guard *free_list[MOST_FREE];
+static int free_count;
 
 static Guard *guard_new(void) {
     Guard *self;
-    if (spares) {
-        self = spare[--spares];
+    if (free_count) {
+        self = free_list[--free_count];
         Py_SET_REFCNT((PyObject *)self, 1);
     } else if (!(self = PyObject_New(Guard, GuardType)))
         return NULL;
@@ -189,8 +189,8 @@ static void guard_dealloc(PyObject *op) {
         if (guard_end(self, 1)) PyErr_WriteUnraisable(NULL);
         PyErr_Restore(type, error, traceback);
     }
-    if (spares < SPARE) {
-        spare[spares++] = self;
+    if (free_count < MOST_FREE) {
+        free_list[free_count++] = self;
         return;
     }
     PyTypeObject *type = Py_TYPE(op);
