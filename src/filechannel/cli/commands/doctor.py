@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ..._errors import FileChannelError
-from ..diagnosis.advice import Advice, Part
 from ..diagnosis.channel_checks import diagnose
+from ..diagnosis.suggestion import Advice, Part
 from ..ui.channel_argument import rights
 from ..ui.escaping import safe
 from ..ui.failures import FINDINGS, Failure, report

@@ -24,9 +24,9 @@ from ..._storage.recovery.create import is_remote
 from ..._storage.segments.compression_codecs import require
 from ..._storage.system.os_calls import QUARANTINE, Files
 from ..ui.humanize import counted, number, size, span
-from .advice import Advice, Check, ExaminedChannel
 from .consumer_checks import groups, held_by, idle_consumers, no_consumer_registered, stuck_consumers
 from .local_process import LocalProcess, find_local
+from .suggestion import Advice, Check, ExaminedChannel
 
 _NEARLY = 0.9  # of a capacity
 _LITTLE_DISK = 0.05

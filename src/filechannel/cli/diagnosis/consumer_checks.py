@@ -20,7 +20,7 @@ from ..._maintenance.read_only_statistics import ConsumerFigures
 from ..._storage.consumers.cursor_file import CONSUMERS, group_file_name
 from ..._storage.consumers.group_file import entry_at, numbers_in
 from ..ui.humanize import counted, size, span
-from .advice import Advice, ExaminedChannel
+from .suggestion import Advice, ExaminedChannel
 
 _IDLE: Final = 3600.0  # seconds
 _MANY_ATTEMPTS: Final = 5

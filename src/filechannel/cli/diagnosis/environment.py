@@ -19,7 +19,7 @@ from ..._format import PURE
 from ..._maintenance.verify.findings import Severity
 from ..._shell_quoting import shell_words
 from ..._storage.segments.compression_codecs import require
-from .advice import Advice, Part
+from .suggestion import Advice, Part
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530
