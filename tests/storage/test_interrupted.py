@@ -142,7 +142,7 @@ def test_deferred_work_is_started_without_the_writer_lock(path: Path, monkeypatc
     """Starting a thread takes locks of others, whose holder may wait for the writer lock."""
     with opened(path, SMALL) as store:
         free: list[bool] = []
-        handle(store.events.segment_finished, lambda: free.append(not store.log._lock.is_retained))
+        handle(store.events.segment_finished, lambda: free.append(not store.log._lock.is_held))
         for _ in range(10):
             store.log.append([bytes(1000)])
     assert free

@@ -60,7 +60,7 @@ def test_what_speaks_of_the_segments_is_told_before(path: Path, monkeypatch: pyt
 
         def release_before(oldest: Offset) -> None:
             told.append((store.control.oldest_offset, oldest))
-            assert store.log._lock.is_retained
+            assert store.log._lock.is_held
 
         monkeypatch.setattr(store.producers, "release_before", release_before)
         reclaim(store)

@@ -80,12 +80,12 @@ def never() -> bool:
 def test_the_word_names_the_lock_holder(member: Callable[[], Member]) -> None:
     """And is free before and afterwards."""
     me = member()
-    assert not me.lock.is_retained
+    assert not me.lock.is_held
     with me.lock.held():
         assert me.word == me.processes.owner
-        assert me.lock.is_retained
+        assert me.lock.is_held
     assert me.word == 0
-    assert not me.lock.is_retained
+    assert not me.lock.is_held
     assert me.entered == [False]
 
 
@@ -94,7 +94,7 @@ def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
     me = member()
     with me.lock.held():
         with me.lock.held(never):
-            assert me.lock.is_retained
+            assert me.lock.is_held
         assert me.word == me.processes.owner
         with me.lock.held():
             pass
@@ -110,7 +110,7 @@ def test_an_error_inside_frees_it(member: Callable[[], Member]) -> None:
     for error, from_the_dead in ((StorageError("no"), False), (KeyboardInterrupt(), True), (LookupError(), True)):
         with pytest.raises(type(error)), lock.held(), lock.held():
             raise error
-        assert not lock.is_retained
+        assert not lock.is_held
         assert (me.word != 0) is from_the_dead
         assert not me.processes.is_alive(me.word)
         told.clear()
@@ -132,7 +132,7 @@ def test_an_error_of_the_callback_frees_it(member: Callable[[], Member]) -> None
     with pytest.raises(StorageError), lock.held():
         raise AssertionError
     assert me.word == 0
-    assert not lock.is_retained
+    assert not lock.is_held
 
 
 def test_two_words_are_two_locks(control: Path, member: Callable[[], Member]) -> None:
@@ -191,7 +191,7 @@ def test_an_interrupt_on_the_way_in_leaves_nothing_locked(member: Callable[[], M
     with pytest.raises(KeyboardInterrupt), me.lock.held(interrupt):
         raise AssertionError
     assert me.word == stranger
-    assert not me.lock.is_retained
+    assert not me.lock.is_held
     assert me.entered == []
 
 
@@ -206,7 +206,7 @@ def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> 
         with pytest.raises(Busy), me.lock.held(never):
             raise AssertionError
         assert me.word == other.processes.owner, "not contended: nobody sleeps"
-        assert not me.lock.is_retained
+        assert not me.lock.is_held
     with me.lock.held(never):
         assert me.word == me.processes.owner
 
