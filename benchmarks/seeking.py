@@ -62,7 +62,7 @@ class _History:
 
     async def __aenter__(self) -> _History:
         self._channel: FileChannel[bytes] = await open_channel(self._path, bytes)
-        self._begun = time()
+        self._started = time()
         with self._channel.sender() as tx:
             for _ in range(0, self._messages, _BATCH):
                 await tx.send_many([_MESSAGE] * _BATCH)
@@ -78,7 +78,7 @@ class _History:
         return {"time": self._by_time, "number": self._by_number, "offset": self._by_offset}
 
     async def _by_time(self) -> float:
-        span = self._begun, self._ended
+        span = self._started, self._ended
         moments = [datetime.fromtimestamp(self._random.uniform(*span), UTC) for _ in range(_SEEKS)]
         began = now()
         for moment in moments:

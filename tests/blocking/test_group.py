@@ -42,7 +42,7 @@ SMALL = ChannelOptions(segment_size=4096)
 def test_a_position_that_never_matches_ends_a_seek(channel: FileChannel[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """`StorageError` instead of an endless loop, also for a new group."""
     with channel.group("g") as rx:
-        monkeypatch.setattr(WritableStore, "hold", lambda _store, _offset: False)
+        monkeypatch.setattr(WritableStore, "retain_from", lambda _store, _offset: False)
         with pytest.raises(StorageError, match=r"control is damaged: consumer 'g' found no valid position"):
             rx.seek("latest")
         with pytest.raises(StorageError, match="consumer 'new' found no valid position"), channel.group("new"):

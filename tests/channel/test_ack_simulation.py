@@ -60,7 +60,7 @@ class Model:
             self.held[number] = OUT
             self.front = max(self.front, number + 1)
 
-    def give_back(self, number: int, state: str = WAITING, *, counted: bool = True) -> None:
+    def redeliver(self, number: int, state: str = WAITING, *, counted: bool = True) -> None:
         """The message is redelivered."""
         self.held[number] = state
         self.attempts[number] += counted
@@ -82,7 +82,7 @@ class Model:
                 self.take(taken)
             case "ack" | "nack" if number <= len(out):
                 for each in out[:number] if what == "ack" else out[-number:]:
-                    self.acknowledge(each) if what == "ack" else self.give_back(each)
+                    self.acknowledge(each) if what == "ack" else self.redeliver(each)
             case "acknowledge" if out:
                 number = out[number % len(out)]
                 self.acknowledge(number)
@@ -186,7 +186,7 @@ class Simulation(RuleBasedStateMachine):
             return
         self.rx.nack(count)
         for number in out if count is None else out[-count:]:
-            self.model.give_back(number)
+            self.model.redeliver(number)
         self.outdate()
 
     @precondition(lambda self: self.deliveries)
@@ -199,7 +199,7 @@ class Simulation(RuleBasedStateMachine):
             self.model.acknowledge(delivery.value)
         else:
             delivery.nack(FOREVER if way == "delay" else 0)
-            self.model.give_back(delivery.value, DELAYED if way == "delay" else WAITING)
+            self.model.redeliver(delivery.value, DELAYED if way == "delay" else WAITING)
         self.outdate()
 
     @precondition(lambda self: self.stale)
@@ -223,7 +223,7 @@ class Simulation(RuleBasedStateMachine):
                 if way is not None:
                     raise way
         except (LookupError, KeyboardInterrupt) as error:
-            self.model.give_back(item, counted=isinstance(error, LookupError))
+            self.model.redeliver(item, counted=isinstance(error, LookupError))
         else:
             self.model.acknowledge(item)
 

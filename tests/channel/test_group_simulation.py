@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from filechannel import AckError, ChannelOptions, ConsumerBusyError, Delivery, LeaseExpiredError, Retention
 from filechannel._format import load_u64, store_u64
 from filechannel._format.layout import ENTRY_DEADLINE, ENTRY_OUT, ENTRY_STATE, GROUP_DUE, GROUP_HEAD, GROUP_TAIL
-from filechannel._format.read.group_ring import place
+from filechannel._format.read.group_ring import entry_start
 from filechannel._storage.consumers.cursors import read_position
 from filechannel.blocking import FileChannel, GroupReceiver, open_channel
 
@@ -56,7 +56,7 @@ class Model:
             self.order.setdefault(member, []).append(number)
             self.front = max(self.front, number + 1)
 
-    def give_back(self, number: int, state: int = WAITING, *, counted: bool = True) -> None:
+    def redeliver(self, number: int, state: int = WAITING, *, counted: bool = True) -> None:
         """The message is redelivered."""
         self.order[self.held[number]].remove(number)
         self.held[number] = state
@@ -187,7 +187,7 @@ class Simulation(RuleBasedStateMachine):
             return
         rx.nack(count)
         for number in mine if count is None else mine[-count:]:
-            self.model.give_back(number)
+            self.model.redeliver(number)
         self.outdate()
 
     @precondition(lambda self: self.deliveries)
@@ -202,7 +202,7 @@ class Simulation(RuleBasedStateMachine):
             delivery.extend()
         else:
             delivery.nack(FOREVER if way == "delay" else 0)
-            self.model.give_back(delivery.value, DELAYED if way == "delay" else WAITING)
+            self.model.redeliver(delivery.value, DELAYED if way == "delay" else WAITING)
         self.outdate()
 
     @precondition(lambda self: self.settled)
@@ -224,8 +224,8 @@ class Simulation(RuleBasedStateMachine):
         """Time passes for everybody: what anybody has comes again, counted, and is not theirs any more."""
         group = next(iter(self.members.values()))._member._group
         for number in range(load_u64(group.map, GROUP_HEAD), load_u64(group.map, GROUP_TAIL)):
-            if load_u64(group.map, place(number)) & ENTRY_STATE == ENTRY_OUT:
-                store_u64(group.map, place(number) + ENTRY_DEADLINE, 1)
+            if load_u64(group.map, entry_start(number)) & ENTRY_STATE == ENTRY_OUT:
+                store_u64(group.map, entry_start(number) + ENTRY_DEADLINE, 1)
                 store_u64(group.map, GROUP_DUE, 1)
         assert group.tend() == sum(map(len, self.model.order.values()))
         lost, self.deliveries = self.deliveries, []
@@ -239,7 +239,7 @@ class Simulation(RuleBasedStateMachine):
                 with pytest.raises(LeaseExpiredError):
                     self.members[member].ack(without)
             for number in list(numbers):
-                self.model.give_back(number)
+                self.model.redeliver(number)
 
     @rule(data=st.data(), way=st.sampled_from([None, LookupError, KeyboardInterrupt]))
     def process(self, data: st.DataObject, way: type[BaseException] | None) -> None:
@@ -255,7 +255,7 @@ class Simulation(RuleBasedStateMachine):
                 if way is not None:
                     raise way
         except (LookupError, KeyboardInterrupt) as error:
-            self.model.give_back(item, counted=isinstance(error, LookupError))
+            self.model.redeliver(item, counted=isinstance(error, LookupError))
         else:
             self.model.acknowledge(item)
 
@@ -264,10 +264,10 @@ class Simulation(RuleBasedStateMachine):
         """Look without taking."""
         assert self.one(data)[1].peek(many) == self.model.coming(many)
 
-    @rule(data=st.data(), place=st.floats(0, 1))
-    def seek(self, data: st.DataObject, place: float) -> None:
+    @rule(data=st.data(), fraction=st.floats(0, 1))
+    def seek(self, data: st.DataObject, fraction: float) -> None:
         """Let all seek elsewhere, if no message is outstanding."""
-        number = self.model.oldest + round(place * (self.model.sent - self.model.oldest))
+        number = self.model.oldest + round(fraction * (self.model.sent - self.model.oldest))
         offset = self.channel.offset_of(number)
         if self.model.held:
             with pytest.raises(AckError):

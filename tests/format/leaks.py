@@ -419,7 +419,7 @@ def held() -> None:
     control = new_control()
     set_tail(control, WRITE_TAIL, len(content), 0, 0)
     reader = _core.Reader(control, new_cursor(), None, None, None, None)
-    reader.hold()
+    reader.track_acks()
     reader.bind(new_segment(len(content), content), 0)
 
     class Receiver(_core.AckCore):
@@ -430,14 +430,22 @@ def held() -> None:
     receiver._attach(reader)
     known = [reader.take_delivery() for _ in range(30)]
     for number, (_, offset, _, _, token) in enumerate(known[10:]):
-        reader.give_back(offset, token, 1 << 62 if number % 2 else 0, True)
+        reader.redeliver(offset, token, 1 << 62 if number % 2 else 0, True)
         reader.acknowledge(offset, token)
     reader.coming(100)
     assert reader.outstanding + reader.ready + reader.next_due
     reader.outlook()
-    reader.give_back_all()
-    calls = (reader.ack, reader.nack, reader.acknowledge, reader.give_back, reader.coming, reader.hold, receiver.ack)
-    for call in (*calls, reader.outlook, reader.acknowledge_before, reader.give_back_all):
+    reader.redeliver_all()
+    calls = (
+        reader.ack,
+        reader.nack,
+        reader.acknowledge,
+        reader.redeliver,
+        reader.coming,
+        reader.track_acks,
+        receiver.ack,
+    )
+    for call in (*calls, reader.outlook, reader.acknowledge_before, reader.redeliver_all):
         for arguments in ((), (1,), (None,), ("text",), (1 << 80,), (0, "text"), (0, 0, 0, 0), (0, 0, object(), 0)):
             with suppress(*ERRORS):
                 call(*arguments)
@@ -469,7 +477,7 @@ def shared() -> None:
     for call in (first.take_delivery, second.take_delivery, partial(first.take_many, 3), second.take) * 3:
         with suppress(*ERRORS):
             _, offset, _, _, token = call()
-            second.give_back(offset, token, 1 << 62, True)
+            second.redeliver(offset, token, 1 << 62, True)
             first.acknowledge(offset, token)
     first.refused(27)
     with suppress(*ERRORS):
@@ -483,11 +491,11 @@ def shared() -> None:
     first.coming(100)
     for call in (
         first.share,
-        first.place_of,
+        first.entry_number,
         first.refused,
         first.ack,
         first.acknowledge,
-        first.give_back,
+        first.redeliver,
         _core.move_on,
     ):
         for arguments in ((), (1,), ("text",), (group, 2), (0, "text"), (group, 2, 5, None), (b"", 2, 5, None)):

@@ -449,7 +449,7 @@ writing = steps(
     fresh_segment=(st.integers(0, 200), st.sampled_from([0, 0, 0, 40, 100])),
     room=(st.integers(-5, 210), st.sampled_from([FOREVER, FOREVER, FOREVER, 0])),
     limit_window=(st.one_of(st.integers(0, 9), numbers), st.sampled_from([0, 0, 1])),
-    mark_next=(),
+    index_next=(),
     marks=(),
     ahead=(st.integers(-5, 210), st.one_of(st.integers(0, 100), numbers)),
     unbind=(),
@@ -650,9 +650,9 @@ class ReaderRun:
         """Acknowledge one that was taken, perhaps not for the first time."""
         return self.reader.acknowledge(*self.known[which % len(self.known)]) if self.known else None
 
-    def do_give_back_known(self, which: int, due: int, counted: bool) -> Any:
+    def do_redeliver_known(self, which: int, due: int, counted: bool) -> Any:
         """Return one that was received, perhaps not for the first time."""
-        return self.reader.give_back(*self.known[which % len(self.known)], due, counted) if self.known else None
+        return self.reader.redeliver(*self.known[which % len(self.known)], due, counted) if self.known else None
 
     def do_want_room(self, who: int) -> None:
         """Let senders wait for capacity."""
@@ -729,13 +729,13 @@ holding = steps(
     ack=(counts,),
     nack=(st.one_of(st.none(), counts),),
     settle_known=(tokens,),
-    give_back_known=(tokens, dues, st.booleans()),
+    redeliver_known=(tokens, dues, st.booleans()),
     acknowledge=(numbers, tokens),
-    give_back=(numbers, tokens, dues, st.booleans()),
+    redeliver=(numbers, tokens, dues, st.booleans()),
     coming=(st.integers(-1, 5),),
     outlook=(),
     acknowledge_before=(numbers,),
-    give_back_all=(),
+    redeliver_all=(),
     seek=(st.integers(-3, 60),),
     move_from=(st.one_of(st.just(0), numbers), st.integers(0, 60), st.integers(0, 5)),
     forget=(),
@@ -756,7 +756,7 @@ def test_readers_that_hold_agree(
     """Any sequence of takes, acks and nacks gives the same items, errors and cursors."""
     pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for run in (pure, native):
-        run.reader.hold()
+        run.reader.track_acks()
     for name, arguments in plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
         assert pure.state() == native.state(), name
@@ -898,7 +898,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "fast_roll"): lambda: [b"x"],
     ("Writer", "acknowledge_roll"): list,
     ("Writer", "roll"): lambda: [5, bytearray(200), bytes(64), 100, int],
-    ("Writer", "mark_next"): list,
+    ("Writer", "index_next"): list,
     ("Writer", "take_index_entries"): list,
     ("Writer", "stay_ahead"): lambda: [100, 50],
     ("Writer", "defer"): lambda: [True],
@@ -911,20 +911,20 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "move_from"): lambda: [0, 0, 0],
     ("Reader", "bind"): lambda: [bytearray(200), 0],
     ("Reader", "unbind"): list,
-    ("Reader", "hold"): list,
+    ("Reader", "track_acks"): list,
     ("Reader", "share"): lambda: [bytearray(GROUP_SIZE), 2, 5, None],
-    ("Reader", "place_of"): lambda: [0, 1],
+    ("Reader", "entry_number"): lambda: [0, 1],
     ("Reader", "refused"): lambda: [0],
     ("Reader", "take_lost"): list,
     ("Reader", "must_wake"): list,
     ("Reader", "ack"): lambda: [1],
     ("Reader", "nack"): lambda: [1],
     ("Reader", "acknowledge"): lambda: [0, 1],
-    ("Reader", "give_back"): lambda: [0, 1, 0, True],
+    ("Reader", "redeliver"): lambda: [0, 1, 0, True],
     ("Reader", "coming"): lambda: [3],
     ("Reader", "outlook"): list,
     ("Reader", "acknowledge_before"): lambda: [9],
-    ("Reader", "give_back_all"): list,
+    ("Reader", "redeliver_all"): list,
     ("Reader", "forget"): list,
     ("Reader", "release"): list,
     ("Reader", "sleep_with"): lambda: [bytearray(8), 0.5],

@@ -12,9 +12,9 @@ from filechannel._storage.log.active_segment import ActiveSegment
 from filechannel._storage.segments.segment_index import ActiveIndex
 
 
-def packed(marks: list[tuple[int, int, int]]) -> bytes:
+def packed(entries: list[tuple[int, int, int]]) -> bytes:
     """Return marks as the writer gives them away."""
-    return b"".join(INDEX_CHECKED.pack(*mark) for mark in marks)
+    return b"".join(INDEX_CHECKED.pack(*entry) for entry in entries)
 
 
 class Clock:
@@ -34,9 +34,9 @@ class Clock:
         monkeypatch.setattr(time, "time_ns", lambda: clock.now)
         store = ActiveIndex.store
 
-        def store_as_of_now(self: ActiveIndex, segment: Path, marks: bytes, visible: int) -> None:
+        def store_as_of_now(self: ActiveIndex, segment: Path, entries: bytes, visible: int) -> None:
             # The native writer has looked at the real clock. A test that cares stores marks after every append.
-            now = [(offset, sequence, clock.now) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(marks)]
+            now = [(offset, sequence, clock.now) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(entries)]
             store(self, segment, packed(now), visible)
 
         latest = ActiveSegment._latest_in_memory

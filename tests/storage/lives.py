@@ -433,10 +433,10 @@ class Life:
         oldest = self.store.control.oldest_offset
         for begin in self.store.segments.begins:
             segment = self.store.segments.get(begin)
-            for mark in self.store.lookup.entries(segment):
-                at_end = mark.offset == min(segment.limit, self.store.control.write_offset)
-                assert at_end or boundaries.get(mark.offset, mark.sequence) == mark.sequence
-                assert at_end or mark.offset in boundaries or mark.offset < oldest or self.story.sealed
+            for entry in self.store.lookup.entries(segment):
+                at_end = entry.offset == min(segment.limit, self.store.control.write_offset)
+                assert at_end or boundaries.get(entry.offset, entry.sequence) == entry.sequence
+                assert at_end or entry.offset in boundaries or entry.offset < oldest or self.story.sealed
 
     def _check_quarantine(self, stored: dict[int, bytes], found: list[Message]) -> None:
         """Nothing that was whole is lost: it is in the channel, in quarantine or was purged."""

@@ -16,9 +16,9 @@ from filechannel._errors import ConsumerDamagedError, StorageError
 from filechannel._format import load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import (
     FLUSH_LOCK,
-    GROUP_BEGUN,
     GROUP_DUE,
     GROUP_HEAD,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_NEXT,
     GROUP_READY,
@@ -87,7 +87,7 @@ def test_each_word_and_value() -> None:
         (GROUP_TAIL, 0),
         (GROUP_NEXT, NEVER),
         (GROUP_NEXT, 1),
-        (GROUP_BEGUN, NEVER),
+        (GROUP_INITIALIZED, NEVER),
         (GROUP_RING, 7 | 1 << 3),
         (GROUP_RING + 8, NEVER),
     ],
@@ -119,7 +119,7 @@ def test_a_ring_that_disappears_while_members_use_it_is_damage(path: Path, also:
         tx.send_many(range(5))
         rx.receive()
         with mapped(path / "consumers" / "g.group") as words:
-            store_u64(words, GROUP_BEGUN, 0)
+            store_u64(words, GROUP_INITIALIZED, 0)
             if also is not None:
                 store_u64(words, also, load_u64(words, also) + 1)
             store_u64(words, GROUP_DUE, 0)

@@ -275,7 +275,7 @@ POSITION_CHECKED: Final = Struct("<QQQQQI")
 
 # --- Groups -----------------------------------------------------------------------------------------------
 
-GROUP_BEGUN: Final = 384
+GROUP_INITIALIZED: Final = 384
 """A group file begins like a cursor. 0: the fields that follow are invalid and are rebuilt from the position."""
 GROUP_HEAD: Final = 512
 """Number of the oldest entry that may not be acknowledged. Entry n is stored at index n modulo GROUP_ENTRIES."""

@@ -219,8 +219,8 @@ class Watch:
         self, registration: Registration, end: LogPosition, earliest: LogPosition, now: int
     ) -> ConsumerFigures:
         position = registration.position or StoredPosition(earliest.offset, earliest.sequence, now)
-        place = max(position.log_position, earliest, key=lambda start: start.offset)
-        size, lag = self.backlog.between(place, end)
+        log_position = max(position.log_position, earliest, key=lambda start: start.offset)
+        size, lag = self.backlog.between(log_position, end)
         return ConsumerFigures(
             name=registration.name,
             is_group=registration.members is not None,

@@ -93,8 +93,8 @@ class _Holder:
             store.cursors.close(self._cursor)
             raise
 
-    def _stand(self, place: LogPosition) -> None:
-        self._cursor.store(place.offset, place.sequence, time.time_ns())
+    def _stand(self, log_position: LogPosition) -> None:
+        self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
 
     def passed(self, candidate: Candidate) -> None:
         """Move the consumer past a shipped segment, which need not be kept any more."""
@@ -260,9 +260,9 @@ class _Shipper:
     def _copy_index(self, candidate: Candidate, local: Path) -> bool:
         """Write the entries of an index that are whole; False if there are none: a hole in its place is not copied."""
         stored = read_entries(self._store.files, self._store.segments.path(candidate.begin))
-        marks = [mark for mark in stored if candidate.begin <= mark.offset < candidate.end]
-        local.write_bytes(pack_entries(marks))
-        return bool(marks)
+        entries = [entry for entry in stored if candidate.begin <= entry.offset < candidate.end]
+        local.write_bytes(pack_entries(entries))
+        return bool(entries)
 
     def _follows_a_gap(self, begin: Offset, there: list[Offset]) -> bool:
         """Return whether messages are missing in the archive before a segment that was just copied."""

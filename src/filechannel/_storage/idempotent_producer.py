@@ -36,8 +36,8 @@ class IdempotentProducer:
     @property
     def last(self) -> int | None:
         """The number of the newest batch; None if there is none."""
-        place = self._find()
-        return place.offset - 1 if place.offset else None
+        producer_position = self._find()
+        return producer_position.offset - 1 if producer_position.offset else None
 
     def append(self, number: int, batch: Batch, parts: Callable[[], Iterable[Part]]) -> Offset | None:
         """Append a batch, unless it or a later one exists.
@@ -60,11 +60,11 @@ class IdempotentProducer:
         if self._store.control.deferred:
             self._store.flusher.commit()
         with self._store.log.writing():
-            place = self._producer.find()
-            if place is None:
-                place = ProducerPosition(self._store.control.tail().offset, 0, _NOTHING, 0)
-                self._producer.begin(place)
-            return place
+            producer_position = self._producer.find()
+            if producer_position is None:
+                producer_position = ProducerPosition(self._store.control.tail().offset, 0, _NOTHING, 0)
+                self._producer.begin(producer_position)
+            return producer_position
 
     def _header_record_after(self, last: ProducerPosition, number: int, count: int) -> HeaderRecord:
         def make(at: Offset) -> bytes:

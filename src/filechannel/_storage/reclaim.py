@@ -136,10 +136,10 @@ class Reclaim:
             stop = self._segments.end_of(begin, end)
             if stop > segment.limit:
                 return False  # a segment in between is missing
-            mark = last_entry_at_or_before(self._lookup.entries(segment), stop - 1)
+            entry = last_entry_at_or_before(self._lookup.entries(segment), stop - 1)
         except CorruptRecordError:
             return False
-        start = begin if mark is None else mark.offset
+        start = begin if entry is None else entry.offset
         content, first = segment.span(start, stop)
         last = first + stop - start
         return scan_records(content, first, last, start)[0] == last

@@ -219,7 +219,7 @@ class WritableStore(Store):
         """Return the processes that have the channel open for writing; the list is complete."""
         return self.processes.alive(), True
 
-    def hold(self, offset: int) -> bool:
+    def retain_from(self, offset: int) -> bool:
         """Keep the messages from the position on at which a consumer was just placed; False if they are reclaimed."""
         _count_consumers_again(self.control, self.events)
         return self.low_watermark.retain_from(offset)
@@ -271,7 +271,7 @@ class WritableStore(Store):
         Active readers and writers close them when they move to the next segment; this is for idle ones. Raises `Busy`
         if another process holds the lock too long.
         """
-        if not self._directory.is_in_place:
+        if not self._directory.is_at_path:
             return  # nothing was reclaimed: the whole directory was deleted, and the mapped files are all that is left
         self.segments.drop_removed()
         self._readers.leave_removed()

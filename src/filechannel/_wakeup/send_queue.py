@@ -50,45 +50,45 @@ class SendQueue:
         self._capacity = store.capacity
         self._space = space
         self._lock = Mutex()  # a signal handler may send
-        self._places = cast("dict[QueueEntry, None]", self._capacity.order.entries)
+        self._entries = cast("dict[QueueEntry, None]", self._capacity.order.entries)
         self._served = self._capacity.order.served
 
     def __len__(self) -> int:
         """The number of waiting entries."""
-        return len(self._places)
+        return len(self._entries)
 
     def is_needed(self) -> bool:
         """Return whether a sender should join the queue before it tries to append."""
         return self._capacity.is_full()
 
-    def standing(self, place: QueueEntry) -> Guard:
+    def standing(self, entry: QueueEntry) -> Guard:
         """Join the queue for the body of a `with` statement. The caller must call `let_next_try` afterwards."""
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
-        return (ensured(self._places.pop, place, None), self._join(place))[0]  # type: ignore[func-returns-value]
+        return (ensured(self._entries.pop, entry, None), self._join(entry))[0]  # type: ignore[func-returns-value]
 
-    def _join(self, place: QueueEntry) -> None:
+    def _join(self, entry: QueueEntry) -> None:
         with self._lock.held():
-            self._places[place] = None
+            self._entries[entry] = None
             self._capacity.set_waiting(True)
 
-    def let_next_try(self, place: QueueEntry) -> None:
+    def let_next_try(self, entry: QueueEntry) -> None:
         """Let the next entry try, after one has left.
 
         If an exception interrupts this, the waiting entries notice within a second.
         """
         with self._lock.held():
-            self._capacity.set_waiting(bool(self._places))
-        if place.was_first:
+            self._capacity.set_waiting(bool(self._entries))
+        if entry.was_first:
             self._wake_first()
             self._capacity.pass_on()
 
-    def _is_first(self, place: QueueEntry) -> bool:
-        place.was_first = self._first() is place
-        return place.was_first
+    def _is_first(self, entry: QueueEntry) -> bool:
+        entry.was_first = self._first() is entry
+        return entry.was_first
 
     def _first(self) -> QueueEntry | None:
         with self._lock.held():
-            return next(iter(self._places), None)
+            return next(iter(self._entries), None)
 
     def _wake_first(self) -> None:
         first = self._first()
@@ -97,10 +97,10 @@ class SendQueue:
 
     def wake_all(self) -> None:
         """Let all entries check again, for example because a sender was closed. Any thread may call this."""
-        if not self._places:
+        if not self._entries:
             return
         with self._lock.held():
-            sleepers = [place.sleeper for place in self._places if place.sleeper is not None]
+            sleepers = [entry.sleeper for entry in self._entries if entry.sleeper is not None]
         wake_together(sleepers)
         self._space.wake_all()
 
@@ -109,32 +109,32 @@ class SendQueue:
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
         return (ensured(self._served.discard, get_ident()), self._served.add(get_ident()))[0]  # type: ignore[func-returns-value]
 
-    def _has_data(self, place: QueueEntry) -> bool:
-        return place.has_left() or self._capacity.has_room(place.batch)
+    def _has_data(self, entry: QueueEntry) -> bool:
+        return entry.has_left() or self._capacity.fits_now(entry.batch)
 
     # Waiting
 
-    async def wait(self, place: QueueEntry, longest_pause: float) -> None:
+    async def wait(self, entry: QueueEntry, longest_pause: float) -> None:
         """Sleep until the entry is first and there may be capacity, or its sender is closed. Safe to cancel."""
-        while not self._is_first(place) and not place.has_left():
-            waiter = place.sleeper = make_waiter()
-            if self._is_first(place) or place.has_left():  # became first just now: no wakeup follows
+        while not self._is_first(entry) and not entry.has_left():
+            waiter = entry.sleeper = make_waiter()
+            if self._is_first(entry) or entry.has_left():  # became first just now: no wakeup follows
                 break
             with anyio.move_on_after(_LONGEST_SLEEP):
                 await waiter.wait()
-        if not place.has_left():
-            await self._space.wait(lambda: self._has_data(place), longest_pause)
+        if not entry.has_left():
+            await self._space.wait(lambda: self._has_data(entry), longest_pause)
 
-    def sleep(self, place: QueueEntry, until: float | None, longest_pause: float) -> bool:
+    def sleep(self, entry: QueueEntry, until: float | None, longest_pause: float) -> bool:
         """Block the thread like `wait`, at most until *until* (monotonic clock). Return False if that was reached."""
-        while not self._is_first(place) and not place.has_left():
+        while not self._is_first(entry) and not entry.has_left():
             left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
             if left <= 0:
                 return False
-            thread = place.sleeper = ThreadWakeup()
-            if not self._is_first(place) and not place.has_left():
+            thread = entry.sleeper = ThreadWakeup()
+            if not self._is_first(entry) and not entry.has_left():
                 thread.wait(left)
-        return place.has_left() or self._space.sleep(lambda: self._has_data(place), until, longest_pause)
+        return entry.has_left() or self._space.sleep(lambda: self._has_data(entry), until, longest_pause)
 
 
 _lock = Mutex()
@@ -146,7 +146,7 @@ def send_queue_of(store: WritableStore) -> SendQueue:
     with _lock.held():
         queue = _queues.get(store)
         if queue is None:
-            space = Waiters(store, poll=POLL, beacon=SPACE, beside=waiters_of(store))
+            space = Waiters(store, poll=POLL, word=SPACE, beside=waiters_of(store))
             queue = _queues[store] = SendQueue(store, space)
             store.events.capacity_freed.attach(space.published)
         return queue
@@ -161,12 +161,12 @@ def append_with_capacity(store: WritableStore, append: Callable[[], object], tim
         refusal: CapacityReachedError = full
     until = None if timeout is None else time.monotonic() + timeout
     line = send_queue_of(store)
-    place = QueueEntry(lambda: False)
+    entry = QueueEntry(lambda: False)
     try:
-        with line.standing(place):
+        with line.standing(entry):
             while until is None or time.monotonic() < until:
-                place.batch = Batch(refusal.size, refusal.messages)
-                line.sleep(place, until, _PAUSE)
+                entry.batch = Batch(refusal.size, refusal.messages)
+                line.sleep(entry, until, _PAUSE)
                 try:
                     with line.serving():
                         append()
@@ -174,7 +174,7 @@ def append_with_capacity(store: WritableStore, append: Callable[[], object], tim
                 except CapacityReachedError as full:
                     refusal = full
     finally:
-        line.let_next_try(place)
+        line.let_next_try(entry)
     raise refusal
 
 

@@ -62,7 +62,7 @@ POLL = bool(os.environ.get("FILECHANNEL_POLL"))
 """Poll, as on systems without futex or FIFO; for tests."""
 _SHORTEST_PAUSE = 0.001
 _LONGEST_SLEEP = 1.0
-_EVERYBODY = (1 << 31) - 1
+_ALL_THREADS = (1 << 31) - 1
 _U32 = (1 << 32) - 1
 _WORD_BITS = 64
 
@@ -86,17 +86,17 @@ SPACE = WakeWord(CAPACITY_WAKE, CAPACITY_LOOPS, None)
 class Waiters:
     """Wakes tasks and threads when a channel has data for receivers, or capacity for senders."""
 
-    def __init__(self, store: Store, *, poll: bool, beacon: WakeWord = MESSAGES, beside: Waiters | None = None) -> None:
+    def __init__(self, store: Store, *, poll: bool, word: WakeWord = MESSAGES, beside: Waiters | None = None) -> None:
         """Share the FIFO of *beside*, other waiters of the same channel: a byte in it wakes both."""
         self._words = store.control.map
-        self._word, self._loops, self._watched = beacon
+        self._word, self._loops, self._watched = word
         wake_fifos: WakeFifos | None
         if isinstance(store, WritableStore):
             self._slot, wake_fifos, self._polls = store.processes.slot, store.wake_fifos, poll
         else:
             self._slot, wake_fifos, self._polls = 0, None, True
         self._word_of_slot, self._bit_of_slot = self._loops + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
-        self._bells = wake_fifos
+        self._wake_fifos = wake_fifos
         self._wake_pipe: WakePipe | None = _wake_pipe(wake_fifos) if beside is None else beside._wake_pipe
         if self._wake_pipe is not None:
             self._wake_pipe.answers.append(self._wake_tasks)
@@ -259,8 +259,8 @@ class Waiters:
         others = take_bits(self._words, self._loops, PROCESS_SLOT_COUNT // _WORD_BITS)
         if self._slot in others:
             others.remove(self._slot)
-        if others and self._bells is not None:
-            self._bells.ring(others)
+        if others and self._wake_fifos is not None:
+            self._wake_fifos.ring(others)
         self._wake_tasks()
 
     def wake_all(self) -> None:
@@ -274,7 +274,7 @@ class Waiters:
             seen = load_u32(self._words, self._word)
             while not swap_if_u32(self._words, self._word, seen, seen + WAKE_GENERATION & _U32):
                 seen = load_u32(self._words, self._word)
-            wake_word(self._words, self._word, _EVERYBODY)
+            wake_word(self._words, self._word, _ALL_THREADS)
 
     def _wake_tasks(self) -> None:
         if self._waiting:  # a task that registers now has set its bit, or will, and rescans after that
@@ -291,7 +291,7 @@ class Waiters:
     def _wait_on(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
         """Register waiters again that should have been woken and perhaps were not."""
         # The task of a completed future may not call `leave` any more; the task of a waiter always does.
-        left = {who: news for who, news in waiting.items() if not isinstance(who, Future) or not who.done()}
+        left = {who: has_data for who, has_data in waiting.items() if not isinstance(who, Future) or not who.done()}
         with self._lock.held():
             self._waiting = left | self._waiting
         if left and not self._polls:

@@ -137,18 +137,18 @@ class FileChannel(BaseChannel[T], Generic[T]):
         time, and `UnknownConsumerError` if it is not registered, or is removed meanwhile.
         """
         until = deadline(timeout)
-        pursuit = self._blocking_calls.do(self._catch_up_wait(name))
+        catch_up_wait = self._blocking_calls.do(self._catch_up_wait(name))
         try:
-            while not pursuit.has_arrived():
+            while not catch_up_wait.has_arrived():
                 left = math.inf if until is None else until - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(f"consumer {name!r} did not catch up in time")
-                time.sleep(min(pursuit.pause(), left))
+                time.sleep(min(catch_up_wait.pause(), left))
                 self._check_open()
-                if pursuit.is_stale:
-                    self._blocking_calls.do(pursuit.look_up)
+                if catch_up_wait.is_stale:
+                    self._blocking_calls.do(catch_up_wait.look_up)
         finally:
-            pursuit.close()
+            catch_up_wait.close()
 
     def offset_of(self, sequence: int) -> Offset:
         """Return the offset of the message with this sequence. Raise `ValueError` if it is not stored.

@@ -82,21 +82,21 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
     def _in_queue(self, append: Callable[[], R], until: float | None) -> R:
         """Wait in the send queue, and append when this sender is first and there is capacity."""
         line = self._connection.line
-        place = self._queue_entry()
+        entry = self._queue_entry()
         try:
-            with line.standing(place):
-                while line.sleep(place, until, _LONGEST_PAUSE):
+            with line.standing(entry):
+                while line.sleep(entry, until, _LONGEST_PAUSE):
                     self.check_open()
                     try:
                         with line.serving(), no_longer_than(until):
                             return append()
                     except CapacityReachedError as full:
-                        place.batch = Batch(full.size, full.messages)
+                        entry.batch = Batch(full.size, full.messages)
                     except Busy:
                         time.sleep(_PAUSE)
                 raise TimeoutError(f"{self._owner.path} was still full at the timeout; nothing was sent")
         finally:
-            line.let_next_try(place)
+            line.let_next_try(entry)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection

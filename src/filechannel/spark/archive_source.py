@@ -148,8 +148,8 @@ class _Decode:
         options, name = self.options, self.options.message_type
         known = Schema.from_json(self.schema) if name is None else describe(load_type(name))
         table = Table.of(self.codec, known, metadata=options.metadata, asked=self.columns)
-        for place, content in zip(files.column("path"), files.column("content"), strict=True):
-            path = Path(cast("str", place.as_py()))
+        for location, content in zip(files.column("path"), files.column("content"), strict=True):
+            path = Path(cast("str", location.as_py()))
             (span, header), held = self.spans[path.name], HeldFiles(path, cast("pa.BinaryScalar", content).as_buffer())
             segment = CompressedSegment.open(held, path, self.limits)
             if segment.header != header:

@@ -117,11 +117,11 @@ class Table:
         for window in _up_to_damage(windows, damage):
             position, offset = window.position, window.offset
             while position < window.stop:
-                reach, room = window.stop, 1  # the first message of a batch may have any size
+                reach, most_left = window.stop, 1  # the first message of a batch may have any size
                 if columns.length:
-                    reach, room = min(window.stop, position + size - filled), most - columns.length
+                    reach, most_left = min(window.stop, position + size - filled), most - columns.length
                 try:
-                    reached = self._take(columns, window, position, reach, offset, room)
+                    reached = self._take(columns, window, position, reach, offset, most_left)
                 except ValueError as error:
                     if not columns.length:
                         raise _what_is_wrong(window, position, offset, str(error)) from None

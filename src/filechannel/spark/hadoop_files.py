@@ -96,10 +96,10 @@ class HadoopFiles(RemoteFiles):
 
     def open_file(self, path: Path) -> RemoteFile:
         """Open a file for reading."""
-        place = self._java_path(str(path))
-        if not self._system.exists(place):
+        java_path = self._java_path(str(path))
+        if not self._system.exists(java_path):
             raise FileNotFoundError(str(path))
-        return _HadoopFile(self._system.open(place), self._system.getFileStatus(place).getLen(), self._read)
+        return _HadoopFile(self._system.open(java_path), self._system.getFileStatus(java_path).getLen(), self._read)
 
     def upload(self, local: Path, path: Path) -> None:
         """Copy a local file to the path and create missing directories."""

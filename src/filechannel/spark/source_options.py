@@ -20,7 +20,7 @@ from .._storage.consumers.cursor_file import encoded_name
 from .._storage.manifest import MANIFEST
 from .arrow_files import ArrowFiles
 
-Place: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
+StartPosition: TypeAlias = Literal["earliest", "latest"] | Offset | datetime
 
 _ANY_READ: Final = (
     "path", "paths", "type", "startingOffset", "numPartitions", "arrowBatchRecords", "includeMetadata", "consumer",
@@ -48,9 +48,9 @@ class ReadOptions:
     is_many: bool
     """Whether the caller asked for several channels (a list or a glob), even if there is only one."""
     message_type: str | None
-    start: Place | None
+    start: StartPosition | None
     """None: the stored position of the consumer, or the oldest message."""
-    stop: Place
+    stop: StartPosition
     partitions: int | None
     """The number of tasks. None: derived from the amount of data."""
     batch_records: int
@@ -96,8 +96,8 @@ class ReadOptions:
             glob=options.glob() if is_many else None,
             push_filters=options.pushing("pushFilters"),
             message_type=options.text("type"),
-            start=options.place("startingOffset"),
-            stop=options.place("endingOffset") or "latest",
+            start=options.position("startingOffset"),
+            stop=options.position("endingOffset") or "latest",
             partitions=options.number("numPartitions"),
             batch_records=options.number("arrowBatchRecords") or 50_000,
             metadata=options.flag("includeMetadata"),
@@ -255,7 +255,7 @@ class _Given:
             )
         return text != "false"
 
-    def place(self, name: str) -> Place | None:
+    def position(self, name: str) -> StartPosition | None:
         text = self.text(name)
         match text:
             case None:

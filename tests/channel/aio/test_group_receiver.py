@@ -610,7 +610,7 @@ async def test_a_position_that_never_matches_ends_a_seek(path: Path, monkeypatch
     """`StorageError` instead of an endless loop."""
     async with open_channel(path, int) as channel:
         with channel.group("g") as rx:
-            monkeypatch.setattr(WritableStore, "hold", lambda _store, _offset: False)
+            monkeypatch.setattr(WritableStore, "retain_from", lambda _store, _offset: False)
             with pytest.raises(StorageError, match=r"control is damaged: consumer 'g' found no valid position"):
                 await rx.seek("latest")
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from filechannel._channel.schema import Schema, compatibility, describe, find_difference, reads
-from filechannel._channel.schema.compatibility import _Comparison, _Miss, _Place
+from filechannel._channel.schema.compatibility import _Comparison, _FieldPath, _Miss
 
 MOST_COMPARISONS = 20_000
 """Of records and collections; the schemas here have fewer than a thousand pairs of records."""
@@ -183,7 +183,7 @@ def _fits(reader: Schema, writer: Schema, pair: tuple[str, str], accepted: set[t
         msgspec.structs.replace(reader.root, name=pair[0]),
         msgspec.structs.replace(reader.root, name=pair[1]),
     )
-    whole = _Miss(_Place("x"), one, other)
+    whole = _Miss(_FieldPath("x"), one, other)
     comparison._accepted = {(*each, False) for each in accepted}
     comparison._refused = {
         (*each, False): whole for each in itertools.product(reader.records, writer.records) if each not in accepted

@@ -507,25 +507,25 @@ def test_join_follows_a_name_that_is_registered_again(path: Path) -> None:
     with blocking.open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a", start="latest").close()
         tx.send_many([1, 2])
-        pursuit = channel._catch_up_wait("a")()
-        assert not pursuit.is_stale
+        catch_up_wait = channel._catch_up_wait("a")()
+        assert not catch_up_wait.is_stale
         channel.remove_consumer("a")
         rx = channel.receiver("a")
-        assert pursuit.is_stale
-        pursuit.look_up()
-        assert not pursuit.has_arrived()
+        assert catch_up_wait.is_stale
+        catch_up_wait.look_up()
+        assert not catch_up_wait.has_arrived()
         assert rx.receive_many(5) == [1, 2]
-        assert pursuit.has_arrived()
-        pursuit.close()
+        assert catch_up_wait.has_arrived()
+        catch_up_wait.close()
 
 
 def test_join_polls_ever_more_rarely(path: Path) -> None:
     """The pauses double up to the poll interval: waiting for long costs nothing."""
     with blocking.open_channel(path, int, options=ChannelOptions(poll_interval=0.01)) as channel:
         channel.receiver("a").close()
-        pursuit = channel._catch_up_wait("a")()
-        assert [pursuit.pause() for _ in range(6)] == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]
-        pursuit.close()
+        catch_up_wait = channel._catch_up_wait("a")()
+        assert [catch_up_wait.pause() for _ in range(6)] == [0.001, 0.002, 0.004, 0.008, 0.01, 0.01]
+        catch_up_wait.close()
 
 
 async def test_join_ends_with_the_channel(path: Path) -> None:

@@ -1101,11 +1101,11 @@ def test_the_next_record_can_be_marked_at_once(impl: SimpleNamespace) -> None:
     bench = Bench(impl)
     bench.writer.append(b"a")
     bench.writer.append(b"b")
-    bench.writer.mark_next()
+    bench.writer.index_next()
     bench.writer.append(b"c")
     assert taken(bench) == [(0, 0), (18, 2)]
     bench.writer.append(b"d")
-    bench.writer.mark_next()
+    bench.writer.index_next()
     bench.writer.append(b"e")
     bench.writer.bind(new_segment(100), 45)
     bench.writer.open_window(145, FOREVER)
@@ -1126,10 +1126,10 @@ def test_marks_that_are_not_taken_do_not_pile_up(impl: SimpleNamespace) -> None:
     """Beyond some thousands they are left out."""
     bench = Bench(impl, room=50_000)
     for _ in range(5000):
-        bench.writer.mark_next()
+        bench.writer.index_next()
         bench.writer.append(b"")
     assert taken(bench) == [(8 * number, number) for number in range(4096)]
-    bench.writer.mark_next()
+    bench.writer.index_next()
     bench.writer.append(b"")
     assert taken(bench) == [(40_000, 5000)]
 

@@ -114,13 +114,13 @@ def test_each_gets_what_no_other_has(impl: SimpleNamespace) -> None:
 def test_sharing_begins_once(impl: SimpleNamespace) -> None:
     """Neither twice nor while holding, and in a file that is large enough."""
     members = Members(impl)
-    for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].hold):
+    for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].track_acks):
         with pytest.raises(ValueError, match="said before"):
             call()
     bench = Bench(impl, [b"a"])
     with pytest.raises(ValueError, match="group is too short"):
         bench.reader.share(bytearray(GROUP_SIZE - 1), 2, 5, None)
-    bench.reader.hold()
+    bench.reader.track_acks()
     with pytest.raises(ValueError, match="said before"):
         bench.reader.share(members.group, 2, 5, None)
 
@@ -128,7 +128,12 @@ def test_sharing_begins_once(impl: SimpleNamespace) -> None:
 def test_a_reader_that_does_not_share(impl: SimpleNamespace) -> None:
     """Has nothing to say about a group."""
     reader = Bench(impl, [b"a"]).reader
-    assert (reader.place_of(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (-1, None, [], False)
+    assert (reader.entry_number(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (
+        -1,
+        None,
+        [],
+        False,
+    )
     assert (reader.full, reader.release()) == (False, False)
 
 
@@ -137,8 +142,8 @@ def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
     members = Members(impl)
     a, b = members.readers
     taken = [a.take_delivery() for _ in range(4)]
-    assert a.give_back(taken[2][1], taken[2][4], 0, False)
-    assert a.give_back(taken[1][1], taken[1][4], 0, True)
+    assert a.redeliver(taken[2][1], taken[2][4], 0, False)
+    assert a.redeliver(taken[1][1], taken[1][4], 0, True)
     assert (b.ready, b.coming(5), b.coming(1), b.may_have_more) == (2, [(9, 1), (18, 2)], [(9, 1)], True)
     assert [b.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 1), (4, 1)]
     assert a.nack(1)
@@ -165,7 +170,7 @@ def test_what_is_delayed_says_when(impl: SimpleNamespace) -> None:
     assert 0 < a.next_due <= time.monotonic_ns() + 10**9
     put(members.group, GROUP_DUE, NEVER)
     due = time.monotonic_ns() + LEASE
-    assert a.give_back(offset, token, due, True)
+    assert a.redeliver(offset, token, due, True)
     assert word(members.group, GROUP_DUE) == due
     assert 0 < b.next_due <= time.monotonic_ns()
     assert (b.ready, b.take()) == (0, NOTHING)
@@ -181,7 +186,7 @@ def test_a_delay_that_comes_too_late_changes_nothing(impl: SimpleNamespace) -> N
     put(members.group, GROUP_READY, 1)
     assert b.take_delivery()[2] == 0
     before = entry(members.group, 0)
-    assert not a.give_back(offset, token, before[4] + LEASE, True)
+    assert not a.redeliver(offset, token, before[4] + LEASE, True)
     assert a.take_lost() == [(offset, token)]
     assert entry(members.group, 0) == before
 
@@ -192,7 +197,11 @@ def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
     a.take_delivery()
-    assert (a.place_of(offset, token), b.place_of(offset, token), a.place_of(offset + 1, token)) == (0, -1, -1)
+    assert (a.entry_number(offset, token), b.entry_number(offset, token), a.entry_number(offset + 1, token)) == (
+        0,
+        -1,
+        -1,
+    )
     assert not b.acknowledge(offset, token)
     ready = token & ~ENTRY_STATE | ENTRY_READY
     put(members.group, GROUP_RING, ready + (1 << ENTRY_ATTEMPT_SHIFT))
@@ -203,7 +212,7 @@ def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
     assert a.must_wake()
     assert (a.take_lost(), a.take_lost(), a.must_wake()) == ([(offset, token)], [], False)
     assert not a.acknowledge(offset, token)
-    assert not a.give_back(offset, token, 0, True)
+    assert not a.redeliver(offset, token, 0, True)
     assert (a.outstanding, cursor_of_or_none(members.group)) == (1, None)
 
 
@@ -229,7 +238,7 @@ def test_an_undecodable_message_is_delivered_separately(impl: SimpleNamespace) -
     with pytest.raises(RefusedError):
         a.take_many(4)
     sequence, attempt, token = a.refused(SIZE)
-    assert (sequence, attempt, a.outstanding, a.place_of(SIZE, token)) == (1, 1, 1, 1)
+    assert (sequence, attempt, a.outstanding, a.entry_number(SIZE, token)) == (1, 1, 1, 1)
     assert (b.refused(SIZE), a.refused(0)) == (None, None)
     assert a.take() == b"\2"
     with pytest.raises(StopNow):
@@ -442,7 +451,7 @@ steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
             st.tuples(st.sampled_from(["take_many", "ack", "coming"]), st.integers(0, 5)),
             st.tuples(st.just("nack"), st.one_of(st.none(), st.integers(0, 5))),
             st.tuples(st.just("acknowledge"), st.integers(0, 9)),
-            st.tuples(st.just("give_back"), st.integers(0, 9), st.booleans()),
+            st.tuples(st.just("redeliver"), st.integers(0, 9), st.booleans()),
             st.tuples(st.just("lose"), st.integers(0, 9)),
             st.tuples(st.sampled_from(["take_lost", "must_wake", "release"])),
         ),
@@ -464,12 +473,12 @@ class Run:
         name, *arguments = step
         if name in ("outstanding", "ready", "offset"):
             return getattr(reader, name)
-        if name in ("acknowledge", "give_back"):
+        if name in ("acknowledge", "redeliver"):
             offset, token = self.given[arguments[0] % len(self.given)] if self.given else (0, 1)
             return (
                 reader.acknowledge(offset, token)
                 if name == "acknowledge"
-                else reader.give_back(offset, token, 0, arguments[1])
+                else reader.redeliver(offset, token, 0, arguments[1])
             )
         if name == "lose":
             number = word(group, GROUP_HEAD) + arguments[0]
@@ -514,7 +523,7 @@ def test_senders_that_wait_for_capacity_are_woken_when_the_position_moves(impl: 
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     deliveries = [reader.take_delivery() for _ in range(6)]
     assert reader.acknowledge(deliveries[1][1], deliveries[1][4])
-    assert reader.give_back(deliveries[5][1], deliveries[5][4], 0, True)
+    assert reader.redeliver(deliveries[5][1], deliveries[5][4], 0, True)
     assert told == []
     assert reader.acknowledge(deliveries[0][1], deliveries[0][4])
     assert told == [(2 * SIZE, 2)]

@@ -644,7 +644,7 @@ def test_senders_that_wait_for_capacity_are_woken_by_acks(impl: SimpleNamespace)
     told: list[tuple[int, int]] = []
     bench.control[CAPACITY_WATCHED] = 1
     bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
-    bench.reader.hold()
+    bench.reader.track_acks()
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.take()

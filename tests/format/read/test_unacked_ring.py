@@ -20,7 +20,7 @@ FAR = (1 << 64) - 1
 def holding(impl: SimpleNamespace, count: int = 10, **options: Any) -> Bench:
     """Return a bench whose reader tracks acks, with records of one byte: each has nine."""
     bench = Bench(impl, [bytes([n]) for n in range(count)], **options)
-    bench.reader.hold()
+    bench.reader.track_acks()
     return bench
 
 
@@ -37,7 +37,7 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
     assert cursor_of(bench.cursor) == (9, 1)
     assert (reader.outstanding, reader.ready, reader.next_due, reader.coming(5)) == (0, 0, 0, [])
     assert [reader.ack(1), reader.nack(1), reader.nack(None), reader.acknowledge(0, 1)] == [False] * 4
-    assert not reader.give_back(0, 1, 0, True)
+    assert not reader.redeliver(0, 1, 0, True)
     reader.forget()
     assert cursor_of(bench.cursor) == (9, 1)
 
@@ -45,7 +45,7 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
 def test_holding_begins_once(impl: SimpleNamespace) -> None:
     """A second time it is a mistake."""
     with pytest.raises(ValueError, match="said before"):
-        holding(impl).reader.hold()
+        holding(impl).reader.track_acks()
 
 
 def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
@@ -69,7 +69,7 @@ def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
 def test_many_are_outstanding(impl: SimpleNamespace) -> None:
     """More than the first allocation, repeatedly."""
     bench = Bench(impl, [b"x"] * 5000)
-    bench.reader.hold()
+    bench.reader.track_acks()
     for taken in range(0, 5000, 50):
         bench.reader.take_many(50)
         assert bench.reader.ack(25)
@@ -98,7 +98,7 @@ def test_returned_messages_are_delivered_first_and_in_order(impl: SimpleNamespac
     bench = holding(impl)
     taken = [bench.reader.take_delivery() for _ in range(6)]
     for number in (4, 1, 3):
-        assert bench.reader.give_back(taken[number][1], taken[number][4], 0, number != 3)
+        assert bench.reader.redeliver(taken[number][1], taken[number][4], 0, number != 3)
     assert bench.reader.coming(2) == [(9, 1), (27, 3)]
     assert [bench.reader.take_delivery()[2:4] for _ in range(4)] == [(1, 2), (3, 1), (4, 2), (6, 1)]
     assert bench.reader.offset == 63
@@ -110,7 +110,7 @@ def test_what_is_delayed_comes_when_it_is_due(impl: SimpleNamespace) -> None:
     taken = [bench.reader.take_delivery() for _ in range(3)]
     dues = (FAR, FAR - 5, 1)
     for (_, offset, _, _, token), due in zip(taken, dues, strict=True):
-        assert bench.reader.give_back(offset, token, due, True)
+        assert bench.reader.redeliver(offset, token, due, True)
     assert (bench.reader.ready, bench.reader.next_due, bench.reader.outstanding) == (1, FAR - 5, 0)
     assert bench.reader.may_have_more
     assert bench.reader.take() == b"\2"
@@ -125,10 +125,10 @@ def test_only_the_call_that_delivered_it_acks_it(impl: SimpleNamespace) -> None:
     _, offset, _, _, token = bench.reader.take_delivery()
     assert not bench.reader.acknowledge(offset, token + 1)
     assert not bench.reader.acknowledge(offset + 1, token)
-    assert bench.reader.give_back(offset, token, 0, True)
+    assert bench.reader.redeliver(offset, token, 0, True)
     assert not bench.reader.acknowledge(offset, token)
     assert bench.reader.take_delivery()[4] != token
-    assert not bench.reader.give_back(offset, token, 0, True)
+    assert not bench.reader.redeliver(offset, token, 0, True)
 
 
 def test_moving_keeps_what_was_before(impl: SimpleNamespace) -> None:
@@ -220,7 +220,7 @@ def test_control_records_do_not_move_the_cursor_past_unacked_messages(impl: Simp
     content = packed_record(b"a", 0)
     content += packed_record(b"\1x", len(content), 1 << 30)
     bench = Bench(impl, content=content)
-    bench.reader.hold()
+    bench.reader.track_acks()
     assert (bench.reader.take(), bench.reader.take()) == (b"a", NOTHING)
     assert cursor_of(bench.cursor) == (0, 0)
     assert bench.reader.ack(1)
@@ -250,7 +250,7 @@ def test_a_released_reader_acks_nothing(impl: SimpleNamespace) -> None:
     assert not bench.reader.ack(1)
     assert not bench.reader.nack(None)
     assert not bench.reader.acknowledge(offset, token)
-    assert not bench.reader.give_back(offset, token, 0, True)
+    assert not bench.reader.redeliver(offset, token, 0, True)
     assert cursor_of(bench.cursor) == (0, 0)
 
 
@@ -350,7 +350,7 @@ def test_the_outlook_is_where_the_cursor_moves_if_all_is_acked(impl: SimpleNames
     assert reader.outlook() == (4, 36, 4)
     assert reader.nack(1)
     assert reader.outlook() == (3, 27, 3)
-    assert reader.give_back(9, 1, FAR, True)
+    assert reader.redeliver(9, 1, FAR, True)
     assert reader.outlook() is None
     assert (reader.acknowledge(0, 1), reader.acknowledge(18, 1)) == (True, True)
     assert reader.outlook() == (0, 9, 1)
@@ -363,10 +363,10 @@ def test_everything_before_an_offset_is_acked(impl: SimpleNamespace) -> None:
     bench = holding(impl)
     reader = bench.reader
     assert values(reader.take_many(6)) == [0, 1, 2, 3, 4, 5]
-    assert (reader.acknowledge(9, 1), reader.give_back(18, 1, 0, True), reader.give_back(27, 1, FAR, True)) == (
+    assert (reader.acknowledge(9, 1), reader.redeliver(18, 1, 0, True), reader.redeliver(27, 1, FAR, True)) == (
         True,
     ) * 3
-    assert reader.give_back(45, 1, 0, True)
+    assert reader.redeliver(45, 1, 0, True)
     reader.acknowledge_before(36)
     assert (reader.outstanding, reader.ready, reader.next_due, cursor_of(bench.cursor)) == (1, 1, 0, (36, 4))
     assert values(reader.take_many(9)) == [5, 6, 7, 8, 9]
@@ -379,7 +379,7 @@ def test_everything_outstanding_is_returned_uncounted(impl: SimpleNamespace) -> 
     reader = holding(impl).reader
     assert values(reader.take_many(3)) == [0, 1, 2]
     assert reader.nack(1)
-    reader.give_back_all()
+    reader.redeliver_all()
     assert (reader.outstanding, reader.ready) == (0, 3)
     assert [reader.take_delivery()[3] for _ in range(3)] == [1, 1, 2]
 
@@ -389,7 +389,7 @@ def test_only_a_reader_that_tracks_acks_has_an_outlook(impl: SimpleNamespace) ->
     bench = Bench(impl, [b"a", b"b"])
     assert (bench.reader.take(), bench.reader.outlook()) == (b"a", None)
     bench.reader.acknowledge_before(FAR)
-    bench.reader.give_back_all()
+    bench.reader.redeliver_all()
     assert cursor_of(bench.cursor) == (9, 1)
     with pytest.raises((TypeError, ValueError, OverflowError)):
         bench.reader.acknowledge_before(-1)

@@ -87,7 +87,7 @@ def test_an_overtaken_idle_reader_gets_where_the_log_begins(path: Path) -> None:
         cursor = store.cursors.open("slow")
         reader = reader_of(store, cursor)
         reader.move(LogPosition(store.control.write_offset, 0))
-        assert store.hold(0)
+        assert store.retain_from(0)
         for number in range(100):
             store.log.append([b"%03d" % number + bytes(989)])
             assert store.backlog.used().size <= 16384
@@ -109,7 +109,7 @@ def test_a_process_that_dies_before_the_files_are_removed_leaves_them_to_the_nex
         reader.move(LogPosition(store.control.write_offset, 0))
         reader.close()
         store.cursors.close(cursor)
-        assert store.hold(0)
+        assert store.retain_from(0)
         for number in range(40):
             store.log.append([b"%03d" % number + bytes(989)])
         oldest = store.control.oldest_offset
@@ -127,7 +127,7 @@ def _send_beside_a_slow_consumer(store: Store, messages: int) -> None:
     cursor = store.cursors.open("slow")
     cursor.store(0, 0, 0)
     store.cursors.close(cursor)
-    assert store.hold(0)
+    assert store.retain_from(0)
     for number in range(messages):
         store.log.append([b"%03d" % number + bytes(989)])
 
@@ -301,11 +301,11 @@ def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_up(path: Pa
         cursor = store.cursors.open("busy")
         reader = reader_of(store, cursor)
         reader.move(store.lookup.earliest())
-        assert store.hold(0)
+        assert store.retain_from(0)
         for _ in range(4):
             store.log.append([b"x"])
             reader.native.take()
-        assert store.hold(store.control.write_offset)
+        assert store.retain_from(store.control.write_offset)
         files.torn = 3
         assert store.backlog.used() == Batch(0, 0)
         reader.close()
@@ -327,7 +327,7 @@ def test_a_damaged_position_holds_everything_back(path: Path, damaged: bytes) ->
         reader = reader_of(store, cursor)
         reader.move(store.lookup.earliest())
         assert reader.native.take() == b"x"
-        assert store.hold(store.control.write_offset)
+        assert store.retain_from(store.control.write_offset)
         assert store.backlog.used() == Batch(9, 1)
         store.cursors.remove_unowned("damaged")
         assert store.backlog.used() == Batch(0, 0)

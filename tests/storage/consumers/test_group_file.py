@@ -16,10 +16,10 @@ from filechannel._errors import Busy
 from filechannel._format import load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import (
     ENTRY_DEADLINE,
-    GROUP_BEGUN,
     GROUP_DUE,
     GROUP_ENTRIES,
     GROUP_HEAD,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_NEXT_SEQUENCE,
     GROUP_READY,
@@ -29,7 +29,7 @@ from filechannel._format.layout import (
     LOCK_SLOT_SHIFT,
 )
 from filechannel._format.read import cursor_slot, group_ring
-from filechannel._format.read.group_ring import Claim, Ring, place
+from filechannel._format.read.group_ring import Claim, Ring, entry_start
 from filechannel._storage.store import Store
 from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import GroupReceiver, open_channel
@@ -143,7 +143,7 @@ def everything(rx: GroupReceiver[int]) -> list[int]:
             return found
         content = rx._member._group.map
         for number in range(load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)):
-            store_u64(content, place(number) + ENTRY_DEADLINE, 1)
+            store_u64(content, entry_start(number) + ENTRY_DEADLINE, 1)
         store_u64(content, GROUP_DUE, 0)
 
 
@@ -168,10 +168,10 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
         first = dying.take(4)
         for index in (0, 2, 1):
             ack_or_nack(first[index])
-        dying.give_back(first[3].offset, first[3].word, 0, counted=True)
+        dying.redeliver(first[3].offset, first[3].word, 0, counted=True)
         again = dying.take(3)
         assert [claim.attempt for claim in again] == [2, 1, 1]
-        dying.give_back(again[1].offset, again[1].word, 1, counted=True)
+        dying.redeliver(again[1].offset, again[1].word, 1, counted=True)
         ack_or_nack(again[2])
         ack_or_nack(again[0])
         moments.remember()
@@ -241,7 +241,7 @@ def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
     with mapped(path) as content:
         content[512:700] = b"\xff" * 188
         content[4096:] = b"\x09" * (len(content) - 4096)
-        store_u64(content, GROUP_BEGUN, 0)
+        store_u64(content, GROUP_INITIALIZED, 0)
         store_u32(content, GROUP_LOCK, 0)
     with open_channel(path, int) as channel, channel.group("g") as rx:
         assert everything(rx) == list(range(12))
@@ -306,8 +306,8 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
             due = time.monotonic_ns() + delay * 10 * LEASE if delay > 0 else time.monotonic_ns()
             with monkeypatch.context() as patch:
                 patch.setattr(group_ring, "swap_if_u64", look(group_ring.swap_if_u64))
-                assert member.give_back(claim.offset, claim.word, due, counted=True)
-            store_u64(content, place(claim.number) + ENTRY_DEADLINE, 0)
+                assert member.redeliver(claim.offset, claim.word, due, counted=True)
+            store_u64(content, entry_start(claim.number) + ENTRY_DEADLINE, 0)
             store_u64(content, GROUP_DUE, 0)
             group.tend()
             claim = member.claim_again()

@@ -295,7 +295,7 @@ def test_a_marked_slot_is_not_used(path: Path) -> None:
     with opened(path, create=False) as store:
         assert store.processes is not None
         assert store.processes.slot == 2
-    marks.give_back(PROCESS_SLOTS + PROCESS_SLOT_SIZE)
+    marks.release(PROCESS_SLOTS + PROCESS_SLOT_SIZE)
     assert marks.take(PROCESS_SLOTS + PROCESS_SLOT_SIZE, shared=True)
     with opened(path, create=False) as store:
         assert store.processes is not None

@@ -251,7 +251,7 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
         late.join()
     assert late.slot == late.owner == 0
     assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, "somebody would seem dead"
-    holders[1023 % 8].give_back(1023)
+    holders[1023 % 8].release(1023)
     late.join()
     assert late.slot == 1023
     assert late.owner == 1023 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT

@@ -332,7 +332,7 @@ def test_the_index_of_a_finished_segment_is_written_with_its_flush(path: Path, b
         assert _indexes(path) == []
         store.flusher.flush_finished()
         for begin in store.segments.begins[:-1]:
-            assert [mark.offset for mark in read_entries(files, store.segments.path(begin))] == [begin]
+            assert [entry.offset for entry in read_entries(files, store.segments.path(begin))] == [begin]
 
 
 def test_a_mark_of_the_next_segment_is_not_put_into_the_index_before(
@@ -353,8 +353,8 @@ def test_a_mark_of_the_next_segment_is_not_put_into_the_index_before(
             store.log.store_index_entries()
         store.log.store_index_entries()
         first, last = store.segments.begins
-        assert [mark.offset for mark in read_entries(files, store.segments.path(first))] == [first]
-        assert [mark.offset for mark in read_entries(files, store.segments.path(last))] == [last]
+        assert [entry.offset for entry in read_entries(files, store.segments.path(first))] == [first]
+        assert [entry.offset for entry in read_entries(files, store.segments.path(last))] == [last]
 
 
 class Overtaking(Files):

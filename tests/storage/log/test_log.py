@@ -203,11 +203,11 @@ def test_records_are_marked_every_64_kib(path: Path) -> None:
         boundaries = {message.offset: message.sequence for message in read_all(store)}
         store.log.store_index_entries()
         store.log.store_index_entries()
-        marks = read_entries(store.files, store.segments.path(0))
-        assert all(boundaries[mark.offset] == mark.sequence for mark in marks)
-        ends = [*(mark.offset for mark in marks[1:]), store.control.write_offset]
-        gaps = [end - mark.offset for mark, end in zip(marks, ends, strict=True)]
-        assert len(marks) >= 5
+        entries = read_entries(store.files, store.segments.path(0))
+        assert all(boundaries[entry.offset] == entry.sequence for entry in entries)
+        ends = [*(entry.offset for entry in entries[1:]), store.control.write_offset]
+        gaps = [end - entry.offset for entry, end in zip(entries, ends, strict=True)]
+        assert len(entries) >= 5
         assert max(gaps) < INDEX_BYTES + 2100
         assert min(gaps[:-1]) >= INDEX_BYTES
 
@@ -218,7 +218,7 @@ def test_marks_wait_until_readers_see_their_records(path: Path, background: Back
     with opened(path, options) as store:
         store.log.append([_payload(1000)] * 300)
         store.log.store_index_entries()
-        assert [mark.offset for mark in read_entries(store.files, store.segments.path(0))] in ([], [0])
+        assert [entry.offset for entry in read_entries(store.files, store.segments.path(0))] in ([], [0])
         store.flusher.commit()
         store.log.store_index_entries()
         assert len(read_entries(store.files, store.segments.path(0))) >= 4

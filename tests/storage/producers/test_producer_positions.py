@@ -60,7 +60,7 @@ def find(store: Store, key: str = KEY) -> ProducerPosition | None:
 
 def slots_of(producer: Producer) -> dict[int, ProducerPosition]:
     """Return what is in the slots, by generation."""
-    return {slot.generation: slot.place for slot in producer._slots()}
+    return {slot.generation: slot.position for slot in producer._slots()}
 
 
 class FailedError(Exception):

@@ -187,7 +187,7 @@ def test_a_block_that_is_read_again_is_not_decompressed_again(path: Path, monkey
         )
         reader = reader_of(store)
         reader.move(store.lookup.earliest())
-        reader.native.hold()
+        reader.native.track_acks()
         for _ in range(3):
             reader.native.take()
         seen = len(loaded)

@@ -26,14 +26,14 @@ from tests.storage.faults import NEEDING_SPACE, FaultyFiles, disk_full, input_ou
 files = Files()
 
 
-def _mark(offset: int) -> IndexEntry:
+def _index_entry(offset: int) -> IndexEntry:
     return IndexEntry(Offset(offset), offset // 10, offset + 1)
 
 
 def _write(segment: Path, *offsets: int, end: int = 0) -> None:
     writer = IndexWriter(files, segment, 0o600, end)
     if offsets:
-        writer.add([_mark(offset) for offset in offsets])
+        writer.add([_index_entry(offset) for offset in offsets])
     writer.close()
 
 
@@ -46,7 +46,7 @@ def segment(tmp_path: Path) -> Path:
 def test_marks_are_read_as_they_were_written(segment: Path) -> None:
     """Offset, sequence and time come back in order."""
     _write(segment, 0, 100, 300)
-    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(300)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(100), _index_entry(300)]
 
 
 def test_a_segment_without_an_index_has_no_marks(segment: Path) -> None:
@@ -67,7 +67,7 @@ def test_a_damaged_mark_is_left_out(segment: Path, position: int) -> None:
     content = bytearray(index_path(segment).read_bytes())
     content[INDEX_ENTRY.size + position] ^= 4
     index_path(segment).write_bytes(content)
-    assert read_entries(files, segment) == [_mark(0), _mark(300)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(300)]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_mark_with_a_number_that_is_too_large_is_left_out(segment: Path, field
         file.write(INDEX_ENTRY.pack(*fields, crc32c(INDEX_CHECKED.pack(*fields)), 0))
     assert latest_time(files, segment) == 0
     _write(segment, 70, 80, end=100)
-    assert read_entries(files, segment) == [_mark(0), _mark(70), _mark(80)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(70), _index_entry(80)]
 
 
 def test_times_do_not_get_beyond_the_largest_one(segment: Path) -> None:
@@ -90,7 +90,7 @@ def test_times_do_not_get_beyond_the_largest_one(segment: Path) -> None:
     for offset in range(3):
         assert writer.add([(offset, 0, LARGEST_TIME if not offset else 5)]) == LARGEST_TIME
     writer.close()
-    assert [mark.time for mark in read_entries(files, segment)] == [LARGEST_TIME] * 3
+    assert [entry.time for entry in read_entries(files, segment)] == [LARGEST_TIME] * 3
 
 
 def test_zeros_are_not_marks(segment: Path) -> None:
@@ -106,25 +106,25 @@ def test_a_torn_mark_is_overwritten(segment: Path, size: int) -> None:
     content = index_path(segment).read_bytes()
     index_path(segment).write_bytes(content[: INDEX_ENTRY.size + size])
     _write(segment, 100, 200, end=100)
-    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(200)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(100), _index_entry(200)]
 
 
 def test_marks_of_rolled_back_records_are_forgotten(segment: Path) -> None:
     """A mark at or behind the end is that of a missing record, and another may begin elsewhere."""
     _write(segment, 0, 100, 200, 300)
     _write(segment, end=200)
-    assert read_entries(files, segment) == [_mark(0), _mark(100)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(100)]
     _write(segment, 250, end=200)
-    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(250)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(100), _index_entry(250)]
 
 
 def test_the_nearest_mark_before_an_offset_is_found() -> None:
     """Walking forward from it reaches the offset."""
-    marks = [_mark(100), _mark(200), _mark(300)]
-    assert last_entry_at_or_before(marks, 99) is None
-    assert last_entry_at_or_before(marks, 100) == _mark(100)
-    assert last_entry_at_or_before(marks, 299) == _mark(200)
-    assert last_entry_at_or_before(marks, 10**9) == _mark(300)
+    entries = [_index_entry(100), _index_entry(200), _index_entry(300)]
+    assert last_entry_at_or_before(entries, 99) is None
+    assert last_entry_at_or_before(entries, 100) == _index_entry(100)
+    assert last_entry_at_or_before(entries, 299) == _index_entry(200)
+    assert last_entry_at_or_before(entries, 10**9) == _index_entry(300)
 
 
 # What the writer marked
@@ -141,8 +141,8 @@ def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, s
     other = tmp_path / "00000000000000000400.seg"
     index.store(other, packed([(400, 40, 401)]), 1000)
     index.close()
-    assert read_entries(files, segment) == [_mark(0), _mark(100), _mark(300)]
-    assert read_entries(files, other) == [_mark(400)]
+    assert read_entries(files, segment) == [_index_entry(0), _index_entry(100), _index_entry(300)]
+    assert read_entries(files, other) == [_index_entry(400)]
 
 
 def test_a_mark_is_due_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,4 +168,4 @@ def test_a_mark_that_cannot_be_written_is_left_out(segment: Path, error: Callabl
     faulty.work()
     index.store(segment, packed([(100, 10, 101)]), 1000)
     index.close()
-    assert [mark.offset for mark in read_entries(files, segment)] == [100]
+    assert [entry.offset for entry in read_entries(files, segment)] == [100]

@@ -50,7 +50,7 @@ def test_a_byte_has_one_holder(locks: Callable[[], KernelLocks]) -> None:
     assert first.take(7)
     assert not second.take(7)
     assert second.take(8)
-    first.give_back(7)
+    first.release(7)
     assert second.take(7)
 
 
@@ -60,9 +60,9 @@ def test_a_byte_can_be_shared(locks: Callable[[], KernelLocks]) -> None:
     assert first.take(7, shared=True)
     assert second.take(7, shared=True)
     assert not third.take(7)
-    first.give_back(7)
+    first.release(7)
     assert not third.take(7)
-    second.give_back(7)
+    second.release(7)
     assert third.take(7)
     assert not first.take(7, shared=True)
 

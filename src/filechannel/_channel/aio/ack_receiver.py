@@ -81,7 +81,7 @@ class Acknowledging(BaseAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
                 if len(found) % _SLICE == 0:
                     await give_way_if_due()
         except BaseException:
-            self._outstanding.take_back([(offset, token) for _, offset, _, _, token in found])
+            self._outstanding.return_undelivered([(offset, token) for _, offset, _, _, token in found])
             raise
         return [value for value, *_ in found]
 

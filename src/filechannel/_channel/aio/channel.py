@@ -147,15 +147,15 @@ class FileChannel(BaseChannel[T], AsyncResource, Generic[T]):
         The owner of the consumer can be in any process. Raises `UnknownConsumerError` if it is not registered, or is
         removed meanwhile. Cancelling changes nothing.
         """
-        pursuit = await self._blocking_calls.run(self._catch_up_wait(name))
+        catch_up_wait = await self._blocking_calls.run(self._catch_up_wait(name))
         try:
-            while not pursuit.has_arrived():
-                await anyio.sleep(pursuit.pause())
+            while not catch_up_wait.has_arrived():
+                await anyio.sleep(catch_up_wait.pause())
                 self._check_open()
-                if pursuit.is_stale:
-                    await self._blocking_calls.run(pursuit.look_up)
+                if catch_up_wait.is_stale:
+                    await self._blocking_calls.run(catch_up_wait.look_up)
         finally:
-            pursuit.close()
+            catch_up_wait.close()
 
     async def offset_of(self, sequence: int) -> Offset:
         """Return the offset of the message with this sequence. Raise `ValueError` if it is not stored.

@@ -117,22 +117,22 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
     async def _in_queue(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Wait in the send queue, and append when this sender is first and there is capacity."""
         line = self._connection.line
-        place = self._queue_entry()
+        entry = self._queue_entry()
         try:
-            with line.standing(place):
+            with line.standing(entry):
                 while True:
-                    await line.wait(place, _LONGEST_PAUSE)
+                    await line.wait(entry, _LONGEST_PAUSE)
                     begin_slice()
                     self.check_open()
                     try:
                         with line.serving():
                             return append()
                     except CapacityReachedError as full:
-                        place.batch = Batch(full.size, full.messages)
+                        entry.batch = Batch(full.size, full.messages)
                     except Busy:
                         await sleep(_SHORTEST_PAUSE)
         finally:
-            line.let_next_try(place)
+            line.let_next_try(entry)
 
     async def _until_visible(self, offset: int) -> None:
         """With FSYNC, wait until what was appended is on disk and visible. Cancellation is deferred: it is appended."""

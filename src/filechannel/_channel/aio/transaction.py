@@ -64,9 +64,9 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
             if error is None:
                 await self._commit()
             else:
-                self._give_back(error)
+                self._redeliver(error)
         except BaseException:
-            self._give_back()
+            self._redeliver()
             raise
         finally:
             self._end()

@@ -223,10 +223,10 @@ class BaseChannel(Generic[T]):
         refuse = self._payloads.refuse_payload_in_group if in_group else self._payloads.refuse_payload
         return self._store.reader(cursor, decode, refuse, self._options, reuse=reuse, stop=stop)
 
-    def find_again(self, place: LogPosition) -> LogPosition | None:
+    def find_again(self, log_position: LogPosition) -> LogPosition | None:
         """Return where a reader that remembers a log position resumes; None if it never existed. Reads files."""
         with storage_errors(self.path, "the position cannot be looked up"):
-            return self._blocking_calls.do(lambda: find_again(self._store, place))
+            return self._blocking_calls.do(lambda: find_again(self._store, log_position))
 
     def check_payload(self, payload: bytes, /) -> None:
         """Raise `CodecError` if these bytes are not a message of this channel."""
@@ -294,10 +294,10 @@ class BaseChannel(Generic[T]):
 
         def begin() -> CatchUpWait:
             store = self._store
-            pursuit = CatchUpWait(store, name, goal or store.lookup.latest(), self._options.poll_interval)
+            catch_up_wait = CatchUpWait(store, name, goal or store.lookup.latest(), self._options.poll_interval)
             with storage_errors(self.path, f"consumer {name!r} cannot be opened"):
-                pursuit.look_up()
-            return pursuit
+                catch_up_wait.look_up()
+            return catch_up_wait
 
         return begin
 

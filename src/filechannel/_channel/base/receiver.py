@@ -123,12 +123,12 @@ class BaseReceiver(ReceiveCore, Generic[T_co]):
         """Return a snapshot of this receiver."""
         self._check_open()
         native, end = self._subscription.reader.native, self._subscription.end
-        place = LogPosition(Offset(native.offset), native.sequence)
+        log_position = LogPosition(Offset(native.offset), native.sequence)
         return ReceiverStatistics(
             read_offset=self.read_offset,
             next_sequence=native.sequence,
             lag_messages=end.sequence - native.sequence + native.ready,
-            lag_bytes=self._subscription.store.backlog.between(place, end).size,
+            lag_bytes=self._subscription.store.backlog.between(log_position, end).size,
             unacked=native.outstanding,
             clones=len(self._subscription.users),
         )

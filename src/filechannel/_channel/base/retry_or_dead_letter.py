@@ -127,12 +127,12 @@ class Outcomes:
     def _redeliver(self, found: Handed[object], pause: float = 0.0) -> None:
         """Redeliver a message after a failed attempt, which counts."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):  # it is redelivered in any case
-            self._outstanding.give_back(found[1], found[4], pause)
+            self._outstanding.redeliver(found[1], found[4], pause)
 
     def release(self, found: Handed[object]) -> None:
         """Redeliver a message whose outcome is unknown; the attempt does not count."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):
-            self._outstanding.give_back(found[1], found[4], counted=False)
+            self._outstanding.redeliver(found[1], found[4], counted=False)
 
     # Dead letters
 

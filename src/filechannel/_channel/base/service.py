@@ -103,7 +103,7 @@ class BaseService:
             self._ack = native.ack if is_plain else outstanding.ack
         self._most = math.inf if config.retry.max_attempts is None else config.retry.max_attempts
         self._sleepers: set[Sleeper] = set()
-        self._begun = self._paused = self._stopping = self._closed = False
+        self._has_started = self._paused = self._stopping = self._closed = False
         self._halted = False
         """Paused or stopping: nothing new is started. A single check on the path of every message."""
         self._error: BaseException | None = None
@@ -131,7 +131,7 @@ class BaseService:
         """Start nothing new, and end when running handlers have finished. The next service gets the other messages."""
         self._stopping = self._halted = True
         self._wake()
-        if not self._begun:
+        if not self._has_started:
             self.close()
 
     def _wake(self) -> None:
@@ -165,10 +165,10 @@ class BaseService:
 
     def _begin(self) -> None:
         """Refuse to run twice: the position is released at the end."""
-        if self._begun:
+        if self._has_started:
             raise BusyResourceError("already running or ended: call serve() for another one")
         self._check_open()
-        self._begun = True
+        self._has_started = True
 
     def close(self) -> None:
         """Release the name at once. Messages that are being handled are redelivered; `stop` waits for them instead."""
@@ -218,5 +218,5 @@ class BaseService:
         return self._claims.renewing(current)
 
     def __repr__(self) -> str:
-        state = "stopped" if self._stopping else "paused" if self._paused else "running" if self._begun else "new"
+        state = "stopped" if self._stopping else "paused" if self._paused else "running" if self._has_started else "new"
         return f"<Service {str(self._subscription.store.path)!r} name={self.name!r} {state}>"

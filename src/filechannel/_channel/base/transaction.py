@@ -124,9 +124,9 @@ class BaseStep(Generic[T_co, U_contra]):
     def _acknowledge(self) -> None:
         self._position().acknowledge()
 
-    def _give_back(self, error: BaseException | None = None) -> None:
+    def _redeliver(self, error: BaseException | None = None) -> None:
         """Redeliver the inputs. It counts as an attempt if the block failed, and not if it was cancelled."""
-        self._input.give_back_all(counted=isinstance(error, Exception))
+        self._input.redeliver_all(counted=isinstance(error, Exception))
 
     def _end(self) -> None:
         if self._is_on:

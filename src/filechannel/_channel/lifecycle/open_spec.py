@@ -149,7 +149,7 @@ class OpenSpec(Generic[T]):
         files.confine(self.path)
         if not isinstance(capacity, Capacity):
             return None
-        return disk_of(capacity, files, next(place for place in (self.path, *self.path.parents) if files.exists(place)))
+        return disk_of(capacity, files, next(path for path in (self.path, *self.path.parents) if files.exists(path)))
 
     def _trust(self, manifest: Manifest | None, parts: tuple[Ownership, ...]) -> None:
         """Refuse a channel that other users control, or warn about it, before anything is touched."""

@@ -13,7 +13,7 @@ from ..._errors import UntrustedChannelError
 from ..._storage.recovery.ownership import Ownership
 
 _logger = logging.getLogger("filechannel")
-_told: set[Path] = set()
+_warned: set[Path] = set()
 _OTHERS_WRITE = 0o022
 _ALWAYS = ("", "control")  # parts that belong to the creator of the channel, even if a group of users shares it
 
@@ -50,8 +50,8 @@ def check_trust(
     reason = "; and ".join(reasons)
     if strict:
         raise UntrustedChannelError(path, reason, min(foreign, default=None), mode, parts=tuple(wide))
-    if path not in _told:
-        _told.add(path)
+    if path not in _warned:
+        _warned.add(path)
         advice = "; strict_owner=True refuses such a channel" if names_option else ""
         _logger.warning("%s is not under the control of this user alone: %s%s", path, reason, advice)
 

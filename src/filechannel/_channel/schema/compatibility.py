@@ -52,11 +52,11 @@ def find_difference(stored: Schema, given: Schema) -> Difference | None:
         miss = _Comparison(given, stored, names=given).run()
         if miss is not None:
             found, expected = _texts(miss, given, stored)
-            return Difference(miss.place.text(), expected=expected, found=found)
+            return Difference(miss.path.text(), expected=expected, found=found)
         miss = _Comparison(stored, given, names=given).run()
         if miss is not None:
             expected, found = _texts(miss, stored, given)
-            return Difference(miss.place.text(), expected=expected, found=found)
+            return Difference(miss.path.text(), expected=expected, found=found)
     except TooComplexError:
         return Difference(
             _ROOT.part, expected="a schema that is too complex to be compared", found=_short(given.text(given.root))
@@ -85,21 +85,21 @@ def _is_same(one: Schema, other: Schema) -> bool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """Where something is: a part of the place around it."""
+class _FieldPath:
+    """The path of a field in a message type: a part, inside the path around it."""
 
     part: str
-    around: _Place | None = None
+    around: _FieldPath | None = None
 
-    def inside(self, part: str) -> _Place:
-        return _Place(part, self)
+    def inside(self, part: str) -> _FieldPath:
+        return _FieldPath(part, self)
 
     def text(self) -> str:
         parts: list[str] = []
-        place: _Place | None = self
-        while place is not None:
-            parts.append(place.part)
-            place = place.around
+        path: _FieldPath | None = self
+        while path is not None:
+            parts.append(path.part)
+            path = path.around
         parts.reverse()
         if len(parts) > _MOST_PARTS:
             parts[_MOST_PARTS // 2 : -_MOST_PARTS // 2] = ["..."]
@@ -109,9 +109,9 @@ class _Place:
 _Pair: TypeAlias = tuple[str | None, str | None, bool]
 _Tag: TypeAlias = tuple[str | None, int | str | None]
 
-_ROOT: Final = _Place("message")
-_MOST_PARTS: Final = 64  # of a place that an error names
-_LONGEST_TEXT: Final = 1000  # of a type or place in an error
+_ROOT: Final = _FieldPath("message")
+_MOST_PARTS: Final = 64  # of a path that an error names
+_LONGEST_TEXT: Final = 1000  # of a type or path in an error
 _VALUES: Final = ("literal", "enum", "none")
 """Kinds whose values are known."""
 _BINARY: Final = frozenset({"bytes", "bytearray", "memoryview"})
@@ -134,9 +134,9 @@ _LITERALS: Final[Mapping[str, type]] = {
 @final
 @dataclass(frozen=True, slots=True)
 class _Miss:
-    """A place where the reader does not accept what the writer writes, and what each has there: a type, or a text."""
+    """A field where the reader does not accept what the writer writes, and what each has there: a type, or a text."""
 
-    place: _Place
+    path: _FieldPath
     reader: Node | str
     writer: Node | str
 
@@ -205,9 +205,9 @@ class _Comparison:
         """Compare the messages; `TooComplexError` if that takes too long."""
         return self._budget.run(self._accept(self._reader.root, self._writer.root, _ROOT))
 
-    def _accept(self, reader: Node, writer: Node, place: _Place) -> Walk[_Miss]:
+    def _accept(self, reader: Node, writer: Node, path: _FieldPath) -> Walk[_Miss]:
         """Compare two types, each of which may be a union: every alternative of *writer* needs a reader."""
-        whole = _Miss(place, reader, writer)
+        whole = _Miss(path, reader, writer)
         readers, writers = _Readers(self._reader, reader), list(_alternatives(writer))
         self._budget.spend(readers.size + len(writers))
         if readers.read_anything:
@@ -260,7 +260,7 @@ class _Comparison:
         return miss
 
     def _match_forms(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> Walk[_Miss]:
-        inside = replace(whole, place=self._place_inside(reader, writer, whole.place))
+        inside = replace(whole, path=self._path_inside(reader, writer, whole.path))
         read_array = array_form(reader, self._reader.records, writing=False)
         written_array = array_form(writer, self._writer.records, writing=True)
         if read_array is not None and written_array is not None:
@@ -282,10 +282,10 @@ class _Comparison:
                 continue
             label = f"[{position}]"
             if read.name and written.name and read.name != written.name:
-                return _Miss(whole.place.inside(label), f"field {read.name!r}", f"field {written.name!r}")
+                return _Miss(whole.path.inside(label), f"field {read.name!r}", f"field {written.name!r}")
             name = read.name or written.name
-            place = whole.place.inside(f".{name}" if name else label)
-            miss = yield self._accept(read.type, written.type, place)
+            path = whole.path.inside(f".{name}" if name else label)
+            miss = yield self._accept(read.type, written.type, path)
             if miss is not None:
                 return miss
         if writer.low < reader.low:
@@ -294,7 +294,7 @@ class _Comparison:
             return self._surplus(writer.at(int(reader.high)), whole)
         if reader.rest is None or writer.rest is None:
             return None
-        return (yield self._accept(reader.rest.type, writer.rest.type, whole.place.inside("[]")))
+        return (yield self._accept(reader.rest.type, writer.rest.type, whole.path.inside("[]")))
 
     def _accept_object(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         self._budget.spend(len(reader.slots) + len(writer.slots))
@@ -314,10 +314,10 @@ class _Comparison:
             written = Slot(writer.value, reader.name, certain=False)
         if written is None:
             return self._missing(reader, whole) if reader.certain else None
-        place = whole.place.inside(f".{self._name(reader, written)}")
+        path = whole.path.inside(f".{self._name(reader, written)}")
         if reader.certain and not written.certain:
-            return _Miss(place, "required field", "field that may be left out")
-        return (yield self._accept(reader.type, written.type, place))
+            return _Miss(path, "required field", "field that may be left out")
+        return (yield self._accept(reader.type, written.type, path))
 
     def _accept_unknown(self, name: str, writer: Slot, reader: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         """Accept a field that *reader* does not know: ignored, refused, or an entry of a dict."""
@@ -325,11 +325,11 @@ class _Comparison:
             return self._surplus(writer, whole)
         if reader.key is None or reader.value is None:
             return None
-        place = whole.place.inside(f".{writer.name}")
-        miss = yield self._accept(reader.key, Node("literal", values=(name,)), place)
+        path = whole.path.inside(f".{writer.name}")
+        miss = yield self._accept(reader.key, Node("literal", values=(name,)), path)
         if miss is not None:
             return miss
-        return (yield self._accept(reader.value, writer.type, place))
+        return (yield self._accept(reader.value, writer.type, path))
 
     def _accept_entries(self, reader: ObjectForm, writer: ObjectForm, whole: _Miss) -> Walk[_Miss]:
         """Accept what a dict writes, or the number of entries that a dict reads."""
@@ -339,28 +339,28 @@ class _Comparison:
             return None
         if reader.closed:
             return whole
-        miss = yield self._accept(reader.key or Node("str"), writer.key, whole.place.inside("[key]"))
+        miss = yield self._accept(reader.key or Node("str"), writer.key, whole.path.inside("[key]"))
         if miss is not None or reader.value is None:
             return miss
-        return (yield self._accept(reader.value, writer.value, whole.place.inside("[]")))
+        return (yield self._accept(reader.value, writer.value, whole.path.inside("[]")))
 
     def _missing(self, reader: Slot | None, whole: _Miss) -> _Miss:
         if reader is None or reader.name is None:
             return whole
-        return _Miss(whole.place.inside(f".{reader.name}"), "required field", "no such field")
+        return _Miss(whole.path.inside(f".{reader.name}"), "required field", "no such field")
 
     def _surplus(self, writer: Slot | None, whole: _Miss) -> _Miss:
         if writer is None or writer.name is None:
             return whole
-        return _Miss(whole.place.inside(f".{writer.name}"), "no such field", writer.type)
+        return _Miss(whole.path.inside(f".{writer.name}"), "no such field", writer.type)
 
     def _name(self, reader: Slot, writer: Slot) -> str | None:
         return reader.name if self._names is self._reader else writer.name
 
-    def _place_inside(self, reader: Node, writer: Node, place: _Place) -> _Place:
-        """Start a place with the name of the message's record, where it has one."""
+    def _path_inside(self, reader: Node, writer: Node, path: _FieldPath) -> _FieldPath:
+        """Start a path with the name of the message's record, where it has one."""
         node = reader if self._names is self._reader else writer
-        return _Place(self._names.text(node)) if place is _ROOT and node.kind == "record" else place
+        return _FieldPath(self._names.text(node)) if path is _ROOT and node.kind == "record" else path
 
 
 def _texts(miss: _Miss, reader: Schema, writer: Schema) -> tuple[str, str]:

@@ -19,7 +19,7 @@ class Owner(Protocol):
         """Acknowledge a message. Raise `AckError` if it is not outstanding."""
         ...
 
-    def give_back(self, offset: Offset, token: int, delay: float = 0.0) -> None:
+    def redeliver(self, offset: Offset, token: int, delay: float = 0.0) -> None:
         """Redeliver a message after a failed attempt. Raise `AckError` if it is not outstanding."""
         ...
 
@@ -69,7 +69,7 @@ class Delivery(Generic[T_co]):
         Other messages do not wait for the end of the delay.
         """
         checks.seconds_or_zero("delay", delay)
-        self._owner.give_back(self.offset, self._token, delay)
+        self._owner.redeliver(self.offset, self._token, delay)
 
     def extend(self) -> None:
         """Restart its lease: it belongs to this member for the full lease time again. Errors as in `ack`.

@@ -81,7 +81,7 @@ class GroupMember:
             raise WouldBlock from None
 
     def _extend(self, offset: Offset, token: int) -> bool:
-        number = self._subscription.reader.native.place_of(offset, token)
+        number = self._subscription.reader.native.entry_number(offset, token)
         until = time.monotonic_ns() + int(self.lease / NANOSECOND)
         return number >= 0 and self._group.extend(number, token, until, may_sleep)
 
@@ -170,31 +170,31 @@ class GroupMember:
         attempts.count()
         return self._move(self._subscription.find(to, "to"))
 
-    def _move(self, place: LogPosition) -> bool:
+    def _move(self, target: LogPosition) -> bool:
         """Move the whole group. Return False if the target was reclaimed. May block.
 
         In that case the group stays where it was. Raises `AckError` if a message is outstanding or to be redelivered.
         """
         self._subscription.check_open()
-        if place.offset < self._subscription.store.control.oldest_offset:
+        if target.offset < self._subscription.store.control.oldest_offset:
             return False  # reclaimed since it was looked up
-        before = self._group.move(place)
-        is_there = self._is_held()
+        before = self._group.move(target)
+        is_there = self._is_retained()
         if not is_there:
             with suppress(AckError):  # a member got a message meanwhile, after an error that says what it missed
                 self._group.move(before)
         self.wake()
         return is_there
 
-    def hold_on(self, start: Start) -> None:
+    def retain_start(self, start: Start) -> None:
         """Retain the data at the start position of a new group. If it was reclaimed meanwhile, resolve it again."""
         attempts = self.attempts()
         with suppress(AckError):  # a new member got a message meanwhile, after an error that says what it missed
-            while not self._is_held():
+            while not self._is_retained():
                 attempts.count()
                 self._group.move(self._subscription.find(start, "start"))
 
-    def _is_held(self) -> bool:
+    def _is_retained(self) -> bool:
         """Return whether the data at this new position is retained until consumed; False if it was reclaimed."""
         position = self._group.position
-        return position is None or writable(self._subscription.store).hold(position.offset)
+        return position is None or writable(self._subscription.store).retain_from(position.offset)

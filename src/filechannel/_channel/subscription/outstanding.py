@@ -176,20 +176,20 @@ class Outstanding:
         if self._native.must_wake():
             self.claims.after_ack()
 
-    def give_back(self, offset: Offset, token: int, delay: float = 0.0, *, counted: bool = True) -> None:
+    def redeliver(self, offset: Offset, token: int, delay: float = 0.0, *, counted: bool = True) -> None:
         """Redeliver one message after *delay* seconds. Errors as in `acknowledge`.
 
         With ``counted=False``, this delivery does not count as an attempt.
         """
         self.subscription.check_open()
         due = time.monotonic_ns() + int(delay / NANOSECOND) if delay else 0
-        self._check(offset, token, self._native.give_back(offset, token, due, counted))
+        self._check(offset, token, self._native.redeliver(offset, token, due, counted))
         self.claims.wake()
 
-    def take_back(self, taken: Iterable[Claim]) -> None:
+    def return_undelivered(self, taken: Iterable[Claim]) -> None:
         """Redeliver messages that were not returned to a caller, except those acknowledged or lost meanwhile."""
         for offset, token in taken:
-            self._native.give_back(offset, token, 0, False)
+            self._native.redeliver(offset, token, 0, False)
         self.claims.wake()
         self.claims.collect_lost()
 
@@ -197,7 +197,7 @@ class Outstanding:
         """Restart a lease. Errors as in `acknowledge`. Without a lease, do nothing."""
         self.subscription.check_open()
         if not self.claims.extend(offset, token):
-            self._native.give_back(offset, token, 0, False)  # detects that it is lost
+            self._native.redeliver(offset, token, 0, False)  # detects that it is lost
             self._check(offset, token, is_done=False)
 
     def _check(self, offset: Offset, token: int, is_done: bool) -> None:
@@ -224,6 +224,6 @@ class Outstanding:
         except BaseException as error:
             # Suppressed: the body has acknowledged it, or it is redelivered in any case.
             with suppress(AckError, LeaseExpiredError, ClosedResourceError):
-                self.give_back(offset, token, counted=isinstance(error, Exception))
+                self.redeliver(offset, token, counted=isinstance(error, Exception))
             raise
         self._acknowledge(offset, token)  # a failed flush is raised by the next call: this message is done

@@ -51,7 +51,7 @@ def naming(argument: str, value: V, store: Store, find: Callable[[V], LogPositio
         raise ValueError(f"{argument}={value!r}: {error} ({store.path})") from None
 
 
-def find_again(store: Store, place: LogPosition) -> LogPosition | None:
+def find_again(store: Store, log_position: LogPosition) -> LogPosition | None:
     """Return where a reader that remembers a log position (an offset and the sequence there) resumes.
 
     That is the position itself, even if it is not stored any more; the position after the gap if a power cut lost the
@@ -59,18 +59,18 @@ def find_again(store: Store, place: LogPosition) -> LogPosition | None:
     """
     while True:
         earliest = store.lookup.earliest()
-        if place.offset < earliest.offset:
-            return place if place.sequence <= earliest.sequence else None
-        found = _find_stored(store, place)
+        if log_position.offset < earliest.offset:
+            return log_position if log_position.sequence <= earliest.sequence else None
+        found = _find_stored(store, log_position)
         if store.control.oldest_offset == earliest.offset:  # otherwise it may have been reclaimed during the lookup
             return found
 
 
-def _find_stored(store: Store, place: LogPosition) -> LogPosition | None:
+def _find_stored(store: Store, log_position: LogPosition) -> LogPosition | None:
     """Return the same for a position that is not older than what is stored."""
-    if place.offset > store.lookup.latest().offset:
+    if log_position.offset > store.lookup.latest().offset:
         return None
-    found = store.lookup.at_or_behind(place.offset)
-    if found.offset // OFFSET_GAP > place.offset // OFFSET_GAP:
+    found = store.lookup.at_or_behind(log_position.offset)
+    if found.offset // OFFSET_GAP > log_position.offset // OFFSET_GAP:
         return found
-    return found if (found.offset, found.sequence) == (place.offset, place.sequence) else None
+    return found if (found.offset, found.sequence) == (log_position.offset, log_position.sequence) else None

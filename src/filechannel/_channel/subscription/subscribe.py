@@ -56,12 +56,12 @@ class Subscriptions:
                 cursor.expire_after(expires)
             position = cursor.position
             if position is None:
-                place = resolve_start(self.store, start)
+                log_position = resolve_start(self.store, start)
             else:
-                place = position.log_position
-            subscription = self._make(cursor, place, acknowledged=acknowledged)
+                log_position = position.log_position
+            subscription = self._make(cursor, log_position, acknowledged=acknowledged)
             if acknowledged:
-                subscription.reader.native.hold()
+                subscription.reader.native.track_acks()
             self.keep(subscription)
         except BaseException:
             if cursor.position is None:
@@ -70,7 +70,7 @@ class Subscriptions:
                 cursors.close(cursor)
             raise
         if position is None:
-            subscription.hold_on(start)
+            subscription.retain_start(start)
         subscription.own()
         return subscription
 
@@ -89,12 +89,12 @@ class Subscriptions:
             group.begin(resolve_start(store, start) if is_new else None)
             position = group.position
             assert position is not None
-            place = position.log_position
-            subscription = self._make(group, place, acknowledged=True)
+            log_position = position.log_position
+            subscription = self._make(group, log_position, acknowledged=True)
             member = GroupMember(subscription, group, lease)
             self.keep(subscription)
             if is_new:
-                member.hold_on(start)
+                member.retain_start(start)
             subscription.own()
             return Outstanding(subscription, member), member
         except BaseException:
@@ -111,7 +111,12 @@ class Subscriptions:
         return subscription
 
     def _make(
-        self, cursor: Cursor | None, place: LogPosition, stop: LogPosition | None = None, *, acknowledged: bool = False
+        self,
+        cursor: Cursor | None,
+        log_position: LogPosition,
+        stop: LogPosition | None = None,
+        *,
+        acknowledged: bool = False,
     ) -> Subscription:
         return Subscription(
             self.store,
@@ -119,7 +124,7 @@ class Subscriptions:
             self.blocking_calls,
             self.open_reader,
             cursor,
-            place,
+            log_position,
             stop,
             self.forget,
             acknowledged=acknowledged,

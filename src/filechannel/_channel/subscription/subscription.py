@@ -31,7 +31,7 @@ from .start_position import Start, resolve_start
 
 _BRIEFLY = 5e-6  # seconds
 _SLICE = 0.01  # seconds between two checks for other events, such as Ctrl-C
-_TURN = 0.0005  # seconds that a spinning task takes from other tasks
+_SPIN_SLICE = 0.0005  # seconds that a spinning task takes from other tasks
 _PAUSE = 0.001  # seconds
 NANOSECOND = 1e-9
 
@@ -68,7 +68,7 @@ class Subscription:
         blocking_calls: BlockingCalls,
         open_reader: Callable[[Cursor | None, LogPosition | None], LogReader],
         cursor: Cursor | None,
-        place: LogPosition,
+        target: LogPosition,
         stop: LogPosition | None,
         on_close: Callable[[Subscription], object],
         *,
@@ -99,7 +99,7 @@ class Subscription:
             self._flush = PositionFlush(writable(store).cursors, cursor, options.cursor_flush)
         # The members of a group share its position, so their readers do not store one.
         self.reader: LogReader = self._new_reader(None if isinstance(cursor, Group) else cursor, stop)
-        self.reader.move(place)
+        self.reader.move(target)
         if stop is None:
             self.waiters.let_sleep(self.reader.native, options.spin)
 
@@ -262,14 +262,14 @@ class Subscription:
             self._flush.flush_soon()
 
     def _let_go(self) -> None:
-        gave_back = self.reader.native.release()
+        has_redelivered = self.reader.native.release()
         self.reader.close()
         if self._flush is not None:
             self._flush.close()
         if self.cursor is not None and not self._forgotten:
             writable(self.store).cursors.close(self.cursor)
         self._on_close(self)
-        if gave_back:
+        if has_redelivered:
             self.wake_group()
 
     def wake_group(self) -> None:
@@ -295,18 +295,18 @@ class Subscription:
         else:  # perhaps by this thread, which the garbage collector has interrupted
             _thread.start_new_thread(self._end, ())
 
-    def move(self, place: LogPosition) -> bool:
+    def move(self, target: LogPosition) -> bool:
         """Seek. Return False, and do not move, if the target was reclaimed.
 
         After a seek, positions in transaction records do not apply to this consumer any more.
         """
-        if place.offset < self.store.control.oldest_offset:
+        if target.offset < self.store.control.oldest_offset:
             return False  # reclaimed since it was looked up
         before = None if self.cursor is None else self.cursor.position
-        self.reader.move(place)
+        self.reader.move(target)
         # If the target was reclaimed just now, the old position is still stored: data that a consumer still needs is
         # not reclaimed.
-        if not self.is_held():
+        if not self.is_retained():
             if before is not None:
                 self.reader.move(before.log_position)
             return False
@@ -407,14 +407,14 @@ class Subscription:
         return self.waiters.wait(has_data, self.options.poll_interval)
 
     async def _watch_and_wait(self, has_data: Callable[[], bool]) -> None:
-        if not await self._watch_in_turns(has_data):
+        if not await self._watch_and_yield(has_data):
             await self.waiters.wait(has_data, self.options.poll_interval)
 
-    async def _watch_in_turns(self, has_data: Callable[[], bool]) -> bool:
+    async def _watch_and_yield(self, has_data: Callable[[], bool]) -> bool:
         """Spin for as long as the options say, and let other tasks run in between. Return whether data is available."""
         until = time.monotonic() + self.options.spin
         while (left := until - time.monotonic()) > 0:
-            if self.watch(min(left, _TURN)) or has_data():
+            if self.watch(min(left, _SPIN_SLICE)) or has_data():
                 return has_data()
             await checkpoint()
         return False
@@ -453,18 +453,18 @@ class Subscription:
                 return True
         return False
 
-    def hold_on(self, start: Start) -> None:
+    def retain_start(self, start: Start) -> None:
         """Retain the data at the start position of a new name. If it was reclaimed meanwhile, resolve it again."""
         try:
-            while not self.is_held():
+            while not self.is_retained():
                 self.reader.move(self.find(start, "start"))
         except BaseException:
             self.forget()
             raise
 
-    def is_held(self) -> bool:
+    def is_retained(self) -> bool:
         """Return whether the data at this new position is retained until consumed; False if it was reclaimed."""
-        return self.cursor is None or writable(self.store).hold(self.reader.native.offset)
+        return self.cursor is None or writable(self.store).retain_from(self.reader.native.offset)
 
     def find(self, start: Start, argument: str) -> LogPosition:
         """Resolve a start position. May read a segment index."""

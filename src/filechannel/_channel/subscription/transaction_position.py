@@ -53,7 +53,7 @@ class TransactionInput:
         self.subscription.check_open()
         name, native = self.subscription.name, self.subscription.reader.native
         if self._step is not None and self._step() is None:  # an exception of a signal handler interrupted the step
-            self.give_back_all(counted=False)
+            self.redeliver_all(counted=False)
         if native.outstanding:
             count = native.outstanding
             what = f"{counted_messages(count)} {'was' if count == 1 else 'were'} received before the transaction"
@@ -106,13 +106,13 @@ class TransactionInput:
             end = self.subscription.store.lookup.latest()
             reader.move(min(LogPosition(offset, sequence), end, key=lambda position: position.offset))
 
-    def give_back_all(self, *, counted: bool) -> None:
+    def redeliver_all(self, *, counted: bool) -> None:
         """Redeliver everything that is outstanding."""
         native = self.subscription.reader.native
         if counted:
             native.nack(None)
         else:
-            native.give_back_all()
+            native.redeliver_all()
         self.subscription.waiters.wake_all()
 
 
@@ -155,19 +155,19 @@ class TransactionPosition:
             self.output.flusher.commit()
         with self.output.log.writing():
             tail = self.output.control.tail()
-            place = None if origin is None else producer.find()
+            producer_position = None if origin is None else producer.find()
             number = (secrets.randbits(64) or 1) if origin is None else origin.number
-            if place is None or place.origin != number:
-                place = ProducerPosition(tail.offset, number, 0, 0)
-                producer.begin(place)
+            if producer_position is None or producer_position.origin != number:
+                producer_position = ProducerPosition(tail.offset, number, 0, 0)
+                producer.begin(producer_position)
         if origin is None:
             producer.flush()
             self._cursor.origin = origin = Origin(number, self.output_id)
         # Before the first record with this origin. Also if the origin was found: the process that drew it may have
         # died.
         writable(self._input.subscription.store).cursors.flush_one(self._cursor.name)
-        self._input.catch_up(Offset(place.offset), place.sequence)
-        self._producer, self._origin, self._last, self._in_doubt = producer, origin, place, False
+        self._input.catch_up(Offset(producer_position.offset), producer_position.sequence)
+        self._producer, self._origin, self._last, self._in_doubt = producer, origin, producer_position, False
 
     def _leave(self, origin: Origin) -> None:
         """Make sure that no other output has steps of the consumer that its cursor does not include."""

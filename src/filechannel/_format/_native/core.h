@@ -101,22 +101,22 @@ const char *record_reason(enum record_state state);
 extern _Thread_local Py_ssize_t locked_here __attribute__((tls_model("initial-exec")));
 
 /* clock.c */
-#define TURN_UNITS 32
+#define SLICE_UNITS 32
 #define BYTES_PER_UNIT_SHIFT 9
 uint64_t wall_clock_ns(void);  /* up to a few milliseconds late, but cheap */
 uint64_t exact_clock_ns(void);
 uint64_t monotonic_ns(void);
-extern _Thread_local int64_t turn_units __attribute__((tls_model("initial-exec")));
-int turn_over_by_clock(void);
-void turn_begin(void);
-static inline void turn_charge(size_t bytes) { turn_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
-static inline int turn_over(void) { return turn_units <= 0 && turn_over_by_clock(); }
+extern _Thread_local int64_t slice_units __attribute__((tls_model("initial-exec")));
+int slice_over_by_clock(void);
+void slice_start(void);
+static inline void slice_charge(size_t bytes) { slice_units -= 1 + (int64_t)(bytes >> BYTES_PER_UNIT_SHIFT); }
+static inline int slice_over(void) { return slice_units <= 0 && slice_over_by_clock(); }
 
 /* append/writer.c */
-#define MOST_MARKS 4096 /* for 256 MiB, which take longer to write than the second that index entries wait; more are dropped */
+#define MOST_INDEX_ENTRIES 4096 /* for 256 MiB, which take longer to write than the second that index entries wait; more are dropped */
 typedef struct {
     uint64_t offset, sequence, time;
-} Mark;
+} PendingEntry;
 /* A file that is ready to become the next segment, with everything that can be known beforehand. */
 typedef struct {
     PyObject *what; /* the caller's object for the file; NULL: there is no prepared segment */
@@ -130,7 +130,7 @@ typedef struct {
     PyObject *rename;          /* called instead, if the roll is not a fast one; else NULL */
     uint64_t allocated;        /* how many bytes of records its disk space suffices for */
     uint64_t window;           /* how many bytes of it the fast path may write at first */
-    PyObject *told;            /* called by the append after the one that rolls */
+    PyObject *after_roll;      /* called by the append after the one that rolls */
     PyObject *watch;           /* for tests; else NULL */
 } PreparedSegment;
 #define BELIEVED_NS 1000000000u /* how long: the kernel may write pages back by itself, which makes them read-only */
@@ -151,9 +151,9 @@ typedef struct {
     uint64_t max_payload;
     uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
     uint64_t tail_end, tail_sequence;   /* what the current tail slot says */
-    uint64_t next_mark; /* the record at or behind this offset is put into the index */
-    Mark *marks;
-    unsigned int marked, mark_room; /* how many there are, and how many fit */
+    uint64_t next_indexed;           /* the record at or behind this offset is put into the index */
+    PendingEntry *index_entries;
+    unsigned int index_count, entries_capacity; /* how many there are, and how many fit */
     uint64_t latest; /* time of the segment's last index entry; UINT64_MAX: the clock has gone back since */
     uint64_t ahead, ahead_end;       /* how many bytes ahead of the tail to keep present, and up to which offset */
     uint64_t ahead_from, ahead_at;   /* where the next pages to populate begin, and at which tail they are due */
@@ -169,19 +169,19 @@ typedef struct {
     PreparedSegment next;
     PyObject *pending_roll; /* next.what of the last fast roll, until it is acknowledged; or NULL */
     uint8_t pending_roll_header[SEGMENT_HEADER_SIZE]; /* the header of that segment */
-    PyObject *told; /* the callback still to be notified of the roll; or NULL */
+    PyObject *after_roll; /* the callback still to be notified of the roll; or NULL */
     PyObject *overflow, *notify; /* NULL: the writer is closed */
 } Writer;
 extern PyTypeObject *WriterType;
 typedef struct {
     const char *data;
     uint32_t length, crc; /* crc of the payload alone, computed before the writer lock is taken */
-} Piece;
-static inline uint32_t piece_length(Py_ssize_t size) { return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX; } /* clamped, which is still too long */
+} Payload;
+static inline uint32_t payload_length(Py_ssize_t size) { return size < UINT32_MAX ? (uint32_t)size : UINT32_MAX; } /* clamped, which is still too long */
 enum appended { APPENDED, OVERFLOWS, APPEND_FAILED /* with an exception set */ };
-enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset);
+enum appended writer_append(Writer *self, Payload *contents, size_t count, uint64_t *offset);
 PyObject *writer_append_list(Writer *self, PyObject *payloads); /* of bytes objects only; returns the offset */
-PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count); /* the slow path */
+PyObject *writer_overflow(Writer *self, const Payload *contents, PyObject *const *owners, size_t count); /* the slow path */
 /* For roll.c. */
 int writer_refresh_tail(Writer *self);
 int writer_check_open(const Writer *self); /* -1 with ClosedResourceError */
@@ -189,13 +189,13 @@ int writer_take_word(Writer *self);
 int writer_is_current(const Writer *self);
 int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size);
 int writer_wake_armed(Writer *self);
-void writer_put_first(Writer *self, const Piece *piece); /* and publish it */
-PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
+void writer_put_first(Writer *self, const Payload *content); /* and publish it */
+PyObject *payloads_as_bytes(const Payload *contents, PyObject *const *owners, size_t count); /* owners: bytes objects or NULL */
 
 /* append/roll.c */
 void forget_next(Writer *self);
-enum appended writer_fast_roll(Writer *self, Piece *piece, uint64_t *offset);
-int writer_tell(Writer *self);
+enum appended writer_fast_roll(Writer *self, Payload *content, uint64_t *offset);
+int writer_call_after_roll(Writer *self);
 PyObject *py_prepare_next(PyObject *writer, PyObject *const *args, Py_ssize_t count);
 PyObject *py_forget_next(PyObject *writer, PyObject *what);
 PyObject *py_fast_roll(PyObject *writer, PyObject *payload);
@@ -230,43 +230,43 @@ typedef struct {
 PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that size, with no exported view */
 
 /* read/unacked_ring.c: the deliveries that are not acknowledged */
-enum held_state { HELD_OUT, HELD_SETTLED, HELD_READY, HELD_DELAYED };
+enum unacked_state { UNACKED_OUT, UNACKED_SETTLED, UNACKED_READY, UNACKED_DELAYED };
 typedef struct {
     uint64_t offset, sequence;
     uint64_t token; /* of the call that handed it out last */
     uint64_t due;   /* when it is redelivered, by the monotonic clock */
     uint32_t attempt;
     unsigned char state;
-} HeldEntry;
+} UnackedEntry;
 typedef struct {
-    HeldEntry *entries;
+    UnackedEntry *entries;
     uint64_t mask, head, tail;
     uint64_t out, ready, delayed; /* how many are in these states */
     uint64_t first_ready;         /* no entry before this index is ready */
     uint64_t next_due;            /* no entry is due before this time */
     uint64_t token;
 } UnackedRing;
-UnackedRing *held_new(void);
-void held_free(UnackedRing *held);
-int held_reserve(UnackedRing *held); /* -1 with an exception */
-void held_push(UnackedRing *held, uint64_t offset, uint64_t sequence);
-const HeldEntry *held_oldest(const UnackedRing *held);
-void held_drop_from(UnackedRing *held, uint64_t offset);
-void held_drop_waiting(UnackedRing *held, uint64_t begin, uint64_t end);
+UnackedRing *unacked_new(void);
+void unacked_free(UnackedRing *unacked);
+int unacked_reserve(UnackedRing *unacked); /* -1 with an exception */
+void unacked_push(UnackedRing *unacked, uint64_t offset, uint64_t sequence);
+const UnackedEntry *unacked_oldest(const UnackedRing *unacked);
+void unacked_drop_from(UnackedRing *unacked, uint64_t offset);
+void unacked_drop_waiting(UnackedRing *unacked, uint64_t begin, uint64_t end);
 /* These return whether they did it; *moved: whether the oldest entry changed. */
-int held_ack(UnackedRing *held, uint64_t count, int *moved);
-int held_acknowledge(UnackedRing *held, uint64_t offset, uint64_t token, int *moved);
-int held_nack(UnackedRing *held, uint64_t count);
-int held_give_back(UnackedRing *held, uint64_t offset, uint64_t token, uint64_t due, int counted);
-int held_in_order(const UnackedRing *held, const HeldEntry **waiting);
-int held_acknowledge_before(UnackedRing *held, uint64_t offset);
-void held_give_back_all(UnackedRing *held);
-uint64_t held_ready(UnackedRing *held);
-uint64_t held_next_due(UnackedRing *held); /* 0: none is delayed */
-const HeldEntry *held_first_ready(UnackedRing *held);
-const HeldEntry *held_next_ready(const UnackedRing *held, uint64_t *index);
-uint32_t held_hand_out(UnackedRing *held, uint64_t offset);
-void held_take_back(UnackedRing *held, uint64_t offset);
+int unacked_ack(UnackedRing *unacked, uint64_t count, int *moved);
+int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, int *moved);
+int unacked_nack(UnackedRing *unacked, uint64_t count);
+int unacked_redeliver(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int unacked_in_order(const UnackedRing *unacked, const UnackedEntry **waiting);
+int unacked_acknowledge_before(UnackedRing *unacked, uint64_t offset);
+void unacked_redeliver_all(UnackedRing *unacked);
+uint64_t unacked_ready(UnackedRing *unacked);
+uint64_t unacked_next_due(UnackedRing *unacked); /* 0: none is delayed */
+const UnackedEntry *unacked_first_ready(UnackedRing *unacked);
+const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *index);
+uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset);
+void unacked_roll_back(UnackedRing *unacked, uint64_t offset);
 
 /* read/group_ring.c: the ring that the members of a group share, and the claims of this member */
 typedef struct {
@@ -283,9 +283,9 @@ typedef struct {
     uint64_t mask, first, last;
     uint64_t out;   /* how many of them did decode */
     PyObject *lost; /* a list of (offset, token), or NULL */
-    int tells;      /* what we did that other processes may wait for: */
+    int changes;    /* what we changed that other processes may wait for: */
 } Ring;
-enum { MADE_ROOM = 1, EMPTIED = 2, MOVED = 4 /* the position moved */, DAMAGED = 8 /* the words contradict each other */ };
+enum { MADE_SPACE = 1, EMPTIED = 2, MOVED = 4 /* the position moved */, DAMAGED = 8 /* the words contradict each other */ };
 enum claimed { CLAIMED, CLAIM_MISSED, CLAIM_LOCKED /* held for too long */, CLAIM_DAMAGED };
 Ring *ring_new(PyObject *shared, uint32_t owner, uint64_t lease); /* NULL with an exception */
 void ring_free(Ring *ring);
@@ -304,18 +304,18 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
 enum claimed ring_claim_again(Ring *ring, const Claim **claim);
 uint32_t claim_attempt(const Claim *claim);
 uint64_t ring_out(const Ring *ring);
-int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
+int64_t ring_entry_number(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
 void ring_refuse(Ring *ring, uint64_t offset, uint64_t token);
 const Claim *ring_refused(const Ring *ring, uint64_t offset);
 /* These return whether they did it; claims that were lost are added to `lost`. */
 int ring_ack(Ring *ring, uint64_t count);
 int ring_nack(Ring *ring, uint64_t count);
 int ring_acknowledge(Ring *ring, uint64_t offset, uint64_t token);
-int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
+int ring_redeliver(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted);
 /* These are for claims that were not delivered yet. */
 void ring_drop(Ring *ring, uint64_t offset, uint64_t token);
 void ring_return(Ring *ring, uint64_t offset, uint64_t token);
-int ring_give_back_from(Ring *ring, uint64_t from, int refused);
+int ring_redeliver_from(Ring *ring, uint64_t from, int refused);
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most);
 
 /* append/send_path.c, read/reader.c: one step of a coroutine; NULL without an exception means that it has to wait */
@@ -325,7 +325,7 @@ PyObject *reader_step(PyObject *reader);
 PyObject *send_path_now(PyObject *path, PyObject *item); /* the same without checking whether to yield */
 PyObject *reader_now(PyObject *reader);
 int reader_ack(PyObject *reader, uint64_t count); /* whether `count` deliveries were outstanding */
-int reader_must_tell(PyObject *reader);
+int reader_must_wake(PyObject *reader);
 int reader_wait(PyObject *reader, double seconds); /* 0: it cannot; 1: try again; -1: an exception */
 
 /* The sentinel `NOTHING` of _format/sentinel.py, and the error `Busy` of _errors.py. */
@@ -365,6 +365,6 @@ int check_count(const char *name, Py_ssize_t given, Py_ssize_t wanted);
 int check_no_keywords(const char *name, PyObject *keywords);
 int unsigned_from(PyObject *value, uint64_t most, uint64_t *out);
 int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_short, Py_buffer *view);
-void let_go(Py_buffer *view); /* .obj is NULL afterwards, and may have been before */
+void release_view(Py_buffer *view); /* .obj is NULL afterwards, and may have been before */
 
 #endif

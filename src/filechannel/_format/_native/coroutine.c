@@ -23,14 +23,14 @@ static PyObject *no_arguments;
 static PyTypeObject *CoroutineType;
 static PyObject *send_slowly, *receive_slowly, *begin_wait, *end_wait; /* names of methods */
 
-#define SPARE 32
-static Coroutine *spare[SPARE];
-static int spares;
+#define MOST_FREE 32
+static Coroutine *free_list[MOST_FREE];
+static int free_count;
 
 PyObject *coroutine_new(Core *core, PyObject *item) {
     Coroutine *self;
-    if (spares) {
-        self = spare[--spares]; /* it is still initialized, and still has the reference to its type */
+    if (free_count) {
+        self = free_list[--free_count]; /* it is still initialized, and still has the reference to its type */
         Py_SET_REFCNT((PyObject *)self, 1);
     } else if (!(self = PyObject_GC_New(Coroutine, CoroutineType)))
         return NULL;
@@ -85,7 +85,7 @@ static void give_up_sleep(Coroutine *self) {
 
 /* Await an asyncio future, if one is available; else inner stays NULL, and the slow coroutine waits. */
 static int begin_sleep(Coroutine *self) {
-    if (self->sends || !self->core->target || turn_over()) return 0;
+    if (self->sends || !self->core->target || slice_over()) return 0;
     PyObject *future = PyObject_CallMethodNoArgs((PyObject *)self->core, begin_wait);
     if (!future) return -1;
     if (future == Py_None) {
@@ -129,7 +129,7 @@ static PySendResult resume(Coroutine *self, PyObject *value, PyObject **result) 
     Py_CLEAR(*result);
     Py_CLEAR(self->item);
     Py_CLEAR(self->inner);
-    turn_begin();
+    slice_start();
     *result = step(self);
     if (*result) return PYGEN_RETURN;
     if (PyErr_Occurred() || go_slow(self)) return PYGEN_ERROR;
@@ -319,8 +319,8 @@ static void coroutine_dealloc(PyObject *op) {
     if (self->stopped) empty_stop();
     finish(self);
     Py_CLEAR(self->core);
-    if (was_simple && spares < SPARE) { /* never finalized: an object is finalized only once in its life */
-        spare[spares++] = self;
+    if (was_simple && free_count < MOST_FREE) { /* never finalized: an object is finalized only once in its life */
+        free_list[free_count++] = self;
         return;
     }
     PyObject_GC_Del(op);

@@ -141,7 +141,7 @@ static PyObject *py_ack(PyObject *op, PyObject *const *args, Py_ssize_t count, P
     PyObject *target = ((Core *)op)->target;
     uint64_t number = count + named ? count_of(args[0]) : 1;
     if (target && number && reader_ack(target, number)) {
-        if (!reader_must_tell(target)) Py_RETURN_NONE;
+        if (!reader_must_wake(target)) Py_RETURN_NONE;
         return PyObject_CallMethodNoArgs(op, drained);
     }
     PyObject *given = count + named ? Py_NewRef(args[0]) : PyLong_FromLong(1);
@@ -189,31 +189,36 @@ static void core_dealloc(PyObject *op) {
 }
 
 #define DETACH                                                                                                         \
-    {"_detach", py_detach, METH_NOARGS, "_detach($self, /)\n--\n\nGo the slow way from now on, which says what is wrong."}
+    {"_detach", py_detach, METH_NOARGS, "_detach($self, /)\n--\n\nTake the slow path from now on, which raises the error."}
 static PyMethodDef send_methods[] = {
     {"send", FAST(py_send_item), METH_FASTCALL | METH_KEYWORDS, "send($self, item)\n--\n\nSend one item; a coroutine."},
     {"send_nowait", FAST(py_send_nowait), METH_FASTCALL | METH_KEYWORDS,
      "send_nowait($self, item)\n--\n\nSend one item and return its offset."},
     {"_attach", py_attach_path, METH_O, "_attach($self, path, /)\n--\n\nSend along this path."},
     {"_send_here", FAST(py_send_here), METH_FASTCALL | METH_KEYWORDS,
-     "_send_here($self, item, timeout=None)\n--\n\nSend one item, and let the thread wait if need be."},
+     "_send_here($self, item, timeout=None)\n--\n\nSend one item; block the thread if necessary."},
     DETACH,
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef receive_methods[] = {
     {"receive", py_receive, METH_NOARGS, "receive($self, /)\n--\n\nReceive one item; a coroutine."},
-    {"receive_nowait", py_receive_nowait, METH_NOARGS, "receive_nowait($self, /)\n--\n\nReceive one item that is there."},
+    {"receive_nowait", py_receive_nowait, METH_NOARGS, "receive_nowait($self, /)\n--\n\n"
+     "Receive one item that is available now."},
     {"_attach", py_attach_reader, METH_O, "_attach($self, reader, /)\n--\n\nReceive from this reader."},
     {"_receive_here", FAST(py_receive_here), METH_FASTCALL | METH_KEYWORDS,
-     "_receive_here($self, timeout=None)\n--\n\nReceive one item, and let the thread wait if need be."},
+     "_receive_here($self, timeout=None)\n--\n\nReceive one item; block the thread if necessary."},
     {"_begin_wait", py_begin_wait, METH_NOARGS,
-     "_begin_wait($self, /)\n--\n\nReturn a future of asyncio that is done when there is something to take, if that can be had."},
-    {"_end_wait", py_end_wait, METH_O, "_end_wait($self, future, /)\n--\n\nForget a future that nobody waits for any more."},
+     "_begin_wait($self, /)\n--\n\n"
+     "Return an asyncio future that is done when there may be an item to take, or None if it cannot provide one. "
+     "The C core awaits it once before it falls back to `_receive_slowly`, which does the same in Python."},
+    {"_end_wait", py_end_wait, METH_O, "_end_wait($self, future, /)\n--\n\n"
+     "Forget a future that is no longer awaited."},
     DETACH,
     {NULL, NULL, 0, NULL},
 };
 static PyMethodDef ack_methods[] = {
-    {"ack", FAST(py_ack), METH_FASTCALL | METH_KEYWORDS, "ack($self, n=1)\n--\n\nAcknowledge the oldest ones outstanding."},
+    {"ack", FAST(py_ack), METH_FASTCALL | METH_KEYWORDS, "ack($self, n=1)\n--\n\n"
+     "Acknowledge the oldest outstanding deliveries: acknowledge *n* of them."},
     {NULL, NULL, 0, NULL},
 };
 /* No tp_new: object's own gives subclasses the attribute layout in which the interpreter finds methods fastest. */
@@ -227,9 +232,10 @@ static PyMethodDef ack_methods[] = {
         .name = "filechannel._format._core." its_name, .basicsize = sizeof(Core),                                      \
         .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_BASETYPE, .slots = its_slots,                    \
     }
-static PyType_Slot send_slots[] = CORE_SLOTS("SendCore()\n--\n\nThe base of a sender: `send`, fast.", send_methods);
-static PyType_Slot receive_slots[] = CORE_SLOTS("ReceiveCore()\n--\n\nThe base of a receiver: `receive`, fast.", receive_methods);
-static PyType_Slot ack_slots[] = CORE_SLOTS("AckCore()\n--\n\nThe base of a receiver that acknowledges: `ack` too, fast.", ack_methods);
+static PyType_Slot send_slots[] = CORE_SLOTS("SendCore()\n--\n\nThe base of a sender: a fast `send`.", send_methods);
+static PyType_Slot receive_slots[] = CORE_SLOTS("ReceiveCore()\n--\n\nThe base of a receiver: a fast `receive`.", receive_methods);
+static PyType_Slot ack_slots[] = CORE_SLOTS("AckCore()\n--\n\n"
+     "The base of a receiver that acknowledges: a fast `ack` as well.", ack_methods);
 static PyType_Spec send_spec = CORE_SPEC("SendCore", send_slots);
 static PyType_Spec receive_spec = CORE_SPEC("ReceiveCore", receive_slots);
 static PyType_Spec ack_spec = CORE_SPEC("AckCore", ack_slots);
@@ -256,9 +262,11 @@ static PyObject *make_own(PyObject *cls, PyTypeObject *base, PyMethodDef *method
 static PyObject *own_send(PyObject *Py_UNUSED(module), PyObject *cls) { return make_own(cls, SendCoreType, send_methods); }
 static PyObject *own_receive(PyObject *Py_UNUSED(module), PyObject *cls) { return make_own(cls, ReceiveCoreType, receive_methods); }
 static PyMethodDef functions[] = {
-    {"own_send", own_send, METH_O, "own_send(cls, /)\n--\n\nGive a subclass of SendCore public methods of its own, which are called faster."},
+    {"own_send", own_send, METH_O, "own_send(cls, /)\n--\n\n"
+     "Give a subclass of SendCore its own copies of the public methods, which are faster to call."},
     {"own_receive", own_receive, METH_O,
-     "own_receive(cls, /)\n--\n\nGive a subclass of ReceiveCore public methods of its own, which are called faster."},
+     "own_receive(cls, /)\n--\n\n"
+     "Give a subclass of ReceiveCore its own copies of the public methods, which are faster to call."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -44,7 +44,7 @@ int get_aligned(PyObject *from, int flags, Py_ssize_t least, const char *too_sho
 }
 
 /* Releasing may run Python code that uses the same object again: empty the field first. */
-void let_go(Py_buffer *view) {
+void release_view(Py_buffer *view) {
     Py_buffer held = *view;
     view->obj = NULL;
     if (held.obj) PyBuffer_Release(&held);

@@ -215,17 +215,19 @@ static PyMethodDef functions[] = {
      "read_record(buffer, position, stop, offset, /)\n--\n\nReturn (word, payload), or raise ValueError with the reason."},
     {"scan_records", FAST(py_scan_records), METH_FASTCALL,
      "scan_records(buffer, position, stop, offset, /)\n--\n\n"
-     "Walk valid records; return (end of the last whole batch, messages up to there, end of the last record, "
-     "start of the record that closed the batch)."},
+     "Walk valid records from position on. Return (end of the last whole batch, messages up to there, end of the "
+     "last record, start of the record that closed the batch)."},
     {"skip_records", FAST(py_skip_records), METH_FASTCALL,
      "skip_records(buffer, position, stop, offset, most, /)\n--\n\n"
-     "Skip valid records with at most so many messages; return (position behind them, messages)."},
+     "Skip valid records from position on, with at most *most* messages; return (position behind them, messages). "
+     "The position has not moved if *most* is 0, or if no whole record validates there."},
     {"find_record", FAST(py_find_record), METH_FASTCALL,
      "find_record(buffer, position, stop, offset, /)\n--\n\nReturn the first position where a whole record validates, or -1."},
     {"join_records", py_join_records, METH_O,
      "join_records(payloads, /)\n--\n\nReturn payloads as records, the first one at offset 0."},
     {"split_records", py_split_records, METH_O,
-     "split_records(joined, /)\n--\n\nReturn the payloads of records, the first one at offset 0; ValueError if one does not validate."},
+     "split_records(joined, /)\n--\n\n"
+     "Return the payloads of records, the first one at offset 0; `ValueError` if one does not validate."},
     {NULL, NULL, 0, NULL},
 };
 

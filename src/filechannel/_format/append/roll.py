@@ -92,7 +92,7 @@ class PreparedSegment:
     names: Names = b"", b"", 0
     window: int = 0
     """How many bytes of its records the fast path may write before the next overflow."""
-    told: Callable[[], object] | None = None
+    after_roll: Callable[[], object] | None = None
     """Called by the append after the one that rolls."""
     watch: Watch = None
     """For tests."""
@@ -118,7 +118,7 @@ class PreparedSegment:
             raise ValueError("segment is shorter than its header")
 
     @property
-    def room(self) -> int:
+    def space(self) -> int:
         """How many bytes of records fit into it."""
         return self.map.nbytes - SEGMENT_HEADER_SIZE
 

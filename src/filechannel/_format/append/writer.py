@@ -61,7 +61,7 @@ from ..memory.prefault import Look, can_store, can_store_word, populate_soon
 from ..records import check_payloads, read_record, write_record
 from .roll import PreparedSegment, Watch, created
 
-_MOST_MARKS = 4096  # for 256 MiB, which take longer to write than the second that index entries wait; more are dropped
+_MOST_INDEX_ENTRIES = 4096  # for 256 MiB, written in more than the second that entries wait; more are dropped
 _NEVER = (1 << 64) - 1
 _INT_MAX = (1 << 31) - 1
 
@@ -102,13 +102,13 @@ class Writer:
         self._limit: tuple[int, int] | None = None
         """The sequence that no message may reach, and the value of `REGISTRATIONS` when that capacity was computed."""
         self._index_due = 0
-        self._next_mark = 0
-        self._marks: list[tuple[int, int, int]] = []
+        self._next_indexed = 0
+        self._index_entries: list[tuple[int, int, int]] = []
         self._latest = 0
         """The time of the segment's last index entry; never, if the clock has gone back since."""
         self._next: PreparedSegment | None = None
         self._pending_roll: tuple[object, bytes] | None = None
-        self._told: Callable[[], object] | None = None
+        self._after_roll: Callable[[], object] | None = None
         """The callback that is still to be notified of the fast roll."""
         self._ahead = self._ahead_end = 0
         """How many bytes ahead of the tail to keep present in memory, and up to which offset."""
@@ -139,7 +139,7 @@ class Writer:
 
     @property
     def alone(self) -> bool:
-        """Whether nobody else (no other process) has written to the segment since it was bound empty."""
+        """Whether no other process has written to the segment since it was bound empty."""
         return self._alone
 
     @property
@@ -180,9 +180,9 @@ class Writer:
             self._go_ahead(start + size)
         if not self._deferred:
             self.wake_receivers()
-        told, self._told = self._told, None
-        if told is not None:
-            told()
+        after_roll, self._after_roll = self._after_roll, None
+        if after_roll is not None:
+            after_roll()
         return start
 
     def _append_simply(self, payloads: list[bytes], size: int) -> int | None:
@@ -253,7 +253,7 @@ class Writer:
     # The steps of `Log.append`; the caller has the writer lock.
 
     def start(self) -> None:
-        """Go on at the tail; `ValueError` if no tail slot matches. The caller has the writer lock."""
+        """Continue at the tail; `ValueError` if no tail slot matches. The caller has the writer lock."""
         self._check_open()
         self._tail_slot = -1
         if not self._refresh_tail():
@@ -261,14 +261,14 @@ class Writer:
         self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
 
     def change(self) -> None:
-        """Tell every other writer to check again which segment is active, and how it is written to."""
+        """Make every other writer check again which segment is active, and how it is written to."""
         self._check_open()
         self._epoch = (load_u32(self._control, EPOCH) + 1) & U32
         store_u32(self._control, EPOCH, self._epoch)
 
     @property
     def current(self) -> bool:
-        """Whether nobody called `change`, in any process, since the segment was bound, nor sealed the channel."""
+        """Whether no process called `change` or sealed the channel since the segment was bound."""
         state = STATE_DEFERRED if self._deferred else 0
         return (
             self._segment is not None
@@ -296,8 +296,8 @@ class Writer:
                 break
             if not self._within_limit(self._pending_sequence, 0 if flags & CONTROL_RECORD else 1):
                 break
-            if self._pending >= self._next_mark:
-                self._mark()
+            if self._pending >= self._next_indexed:
+                self._add_index_entry()
             position = SEGMENT_HEADER_SIZE + self._pending - self._begin
             more = BATCH_CONTINUES if index + 1 < len(payloads) else 0
             write_record(self._segment, position, self._pending, flags | more, payload)
@@ -370,8 +370,8 @@ class Writer:
             raise ValueError("segment is shorter than its header")
         self._segment, self._begin, self._window_end = view, begin, 0
         self._epoch = load_u32(self._control, EPOCH)
-        self._next_mark, self._marks, self._latest = 0, [], 0
-        self._next = self._pending_roll = self._told = None
+        self._next_indexed, self._index_entries, self._latest = 0, [], 0
+        self._next = self._pending_roll = self._after_roll = None
         self._alone = begin == self._pending
         self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER
@@ -379,8 +379,8 @@ class Writer:
     def open_window(self, end: int, index_due: int, /) -> None:
         """Let the fast path write below *end* until the wall clock reaches *index_due*."""
         end, index_due = unsigned(end), unsigned(index_due)
-        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
-        if not 0 <= end - self._begin <= room:
+        space = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not 0 <= end - self._begin <= space:
             raise ValueError("window is not inside the segment")
         self._window_end, self._index_due = end, index_due
         self._limit = None
@@ -395,8 +395,8 @@ class Writer:
         Up to the offset *end*, until another segment is bound.
         """
         end, distance = unsigned(end), unsigned(distance)
-        room = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
-        if not self._begin <= self._pending <= end or end - self._begin > room:
+        space = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
+        if not self._begin <= self._pending <= end or end - self._begin > space:
             raise ValueError("end is not inside the segment, or behind what is written")
         self._ahead, self._ahead_end = distance, end
         if self._ahead_from - self._pending > distance // 2:
@@ -412,25 +412,25 @@ class Writer:
             self._ahead_from = stop
             populate_soon(self._segment.obj, SEGMENT_HEADER_SIZE + start - self._begin, stop - start)
 
-    def mark_next(self) -> None:
+    def index_next(self) -> None:
         """Remember the next record for the index."""
-        self._next_mark = 0
+        self._next_indexed = 0
 
     def take_index_entries(self) -> bytes:
         """Return the pending index entries and clear them: one record per 64 KiB.
 
         Each entry has the layout of the index, without checksum.
         """
-        taken, self._marks = self._marks, []
-        return b"".join(INDEX_CHECKED.pack(*mark) for mark in taken)
+        taken, self._index_entries = self._index_entries, []
+        return b"".join(INDEX_CHECKED.pack(*entry) for entry in taken)
 
-    def _mark(self) -> None:
+    def _add_index_entry(self) -> None:
         """Remember a record for the index. Its time is taken before it is visible, so no record before it is newer."""
-        self._next_mark = self._pending + INDEX_BYTES
+        self._next_indexed = self._pending + INDEX_BYTES
         now = wall_clock_ns()
         self._latest = now if now >= self._latest else _NEVER
-        if len(self._marks) < _MOST_MARKS:
-            self._marks.append((self._pending, self._pending_sequence, now))
+        if len(self._index_entries) < _MOST_INDEX_ENTRIES:
+            self._index_entries.append((self._pending, self._pending_sequence, now))
 
     def close(self) -> None:
         """Release every map now or, if a thread is appending, when it is done.
@@ -453,8 +453,8 @@ class Writer:
 
     def unbind(self) -> None:
         """Release the segment and forget its index entries; every append overflows from now on."""
-        self._segment = self._next = self._pending_roll = self._told = None
-        self._window_end, self._marks = 0, []
+        self._segment = self._next = self._pending_roll = self._after_roll = None
+        self._window_end, self._index_entries = 0, []
         self._ahead_at = _NEVER
 
     # The roll to the next segment (see roll.py)
@@ -470,7 +470,7 @@ class Writer:
         target: bytes,
         digits: int,
         window: int,
-        told: Callable[[], object],
+        after_roll: Callable[[], object],
         watch: Watch,
         directory: int,
         /,
@@ -484,12 +484,14 @@ class Writer:
                 raise TypeError(f"expected bytes, {type(path).__name__} found")
         content, view = bytes(readable(header)), writable(map)
         allocated, names = view.nbytes - SEGMENT_HEADER_SIZE, (source, target, digits)
-        prepared = PreparedSegment(what, view, content, allocated, None, device, inode, names, window, told, watch)
+        prepared = PreparedSegment(
+            what, view, content, allocated, None, device, inode, names, window, after_roll, watch
+        )
         if self._pending_roll is None and prepared.keep(directory):
             self._next = prepared
 
     def forget_next(self, what: object, /) -> None:
-        """Let go of a prepared file."""
+        """Release a prepared file."""
         if self._next is not None and self._next.what is what:
             self._next = None
 
@@ -499,7 +501,7 @@ class Writer:
         return self._pending_roll
 
     def acknowledge_roll(self) -> None:
-        """Know of the roll that `pending_roll` describes: acknowledge it."""
+        """Acknowledge the roll that `pending_roll` describes."""
         self._pending_roll = None
 
     def fast_roll(self, payload: bytes, /) -> int | None:
@@ -537,10 +539,10 @@ class Writer:
             prepared.fill_header(start, self._tail_sequence, now)
             if not self._roll(prepared):
                 return None
-            self._window_end = self._begin + max(min(prepared.window, prepared.room), size)
-            self._ahead_end = self._begin + prepared.room if was_ahead else 0
+            self._window_end = self._begin + max(min(prepared.window, prepared.space), size)
+            self._ahead_end = self._begin + prepared.space if was_ahead else 0
             self._ahead_from = self._begin  # its first pages were populated when it was prepared
-            if was_ahead and self._ahead // 2 < prepared.room:
+            if was_ahead and self._ahead // 2 < prepared.space:
                 self._ahead_at = self._begin + self._ahead // 2
             self._pending, self._pending_sequence = self._tail_end, self._tail_sequence
             self.write([payload], 0, 0)
@@ -560,10 +562,10 @@ class Writer:
             return False
         if segment is None or not self._fits_window(self._tail_end, 0):
             return False  # the window is closed: capacity must be reserved first
-        used, room = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
-        is_full = 0 < used <= room < used + size
+        used, space = self._tail_end - self._begin, segment.nbytes - SEGMENT_HEADER_SIZE
+        is_full = 0 < used <= space < used + size
         # No offset or sequence in it may pass the largest one; a message takes more than a byte.
-        fits = size <= prepared.room <= LARGEST_OFFSET - max(self._tail_end, self._tail_sequence)
+        fits = size <= prepared.space <= LARGEST_OFFSET - max(self._tail_end, self._tail_sequence)
         # If the clock went back, the slow path computes the creation time: times in the log never go back.
         return self._alone and is_full and fits and now >= max(self._latest, created(segment))
 
@@ -581,7 +583,7 @@ class Writer:
         if not callable(rename):
             raise TypeError("rename must be callable")
         prepared = PreparedSegment(what, writable(map), content, allocated, rename)
-        if allocated > prepared.room or prepared.room > LARGEST_OFFSET - prepared.begin:
+        if allocated > prepared.space or prepared.space > LARGEST_OFFSET - prepared.begin:
             raise ValueError("segment is smaller than its disk space, or reaches beyond the largest offset")
         self._roll(prepared)
         self._alone = self._begin == self._pending
@@ -598,9 +600,9 @@ class Writer:
             prepared.before("publish")
         finally:
             self.change()  # in any case, even after an exception: the file has its new name
-        self._pending_roll, self._told = (prepared.what, prepared.header), prepared.told
+        self._pending_roll, self._after_roll = (prepared.what, prepared.header), prepared.after_roll
         self._segment, self._begin, self._window_end = prepared.map, begin, 0
-        self._next_mark = self._latest = self._storable_end = 0
+        self._next_indexed = self._latest = self._storable_end = 0
         self._ahead_from, self._ahead_at = 0, _NEVER
         store_u64(self._control, ALLOCATED_END, begin + prepared.allocated)
         return True

@@ -23,7 +23,7 @@ def close_in_child(descriptor: int, /) -> int:
 
 
 def keep_in_child(number: int, /) -> bool:
-    """Take that back, before the descriptor is closed here; False if a fork closed it, as its number may be reused."""
+    """Undo `close_in_child`, before the descriptor is closed here; False if a fork closed it already."""
     return _descriptors.pop(unsigned(number, U64), None) is not None
 
 

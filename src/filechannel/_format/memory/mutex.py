@@ -37,7 +37,7 @@ _thread = _Thread()
 
 
 class Guard:
-    """What holds a mutex, or makes a call at the end, for the body of a `with` statement."""
+    """Holds a mutex, or makes a call at the end, for the body of a `with` statement."""
 
     __slots__ = ("_end",)
 

@@ -18,49 +18,49 @@ class AckTracking:
 
     def __init__(self, reading: LogCursor) -> None:
         self._reading = reading
-        self._held = UnackedRing()
+        self._unacked = UnackedRing()
         self._front: tuple[int, int] | None = None
         """The log position to resume at, while the reader is at a message that is redelivered."""
         reading.floor = self._floor
 
     def _floor(self) -> tuple[int, int]:
         """Return the position of the oldest unacknowledged message or, if there is none, where the reader resumes."""
-        oldest = self._held.oldest
-        return self._place() if oldest is None else (oldest.offset, oldest.sequence)
+        oldest = self._unacked.oldest
+        return self._log_position() if oldest is None else (oldest.offset, oldest.sequence)
 
-    def _place(self) -> tuple[int, int]:
-        return self._reading.place if self._front is None else self._front
+    def _log_position(self) -> tuple[int, int]:
+        return self._reading.log_position if self._front is None else self._front
 
     @property
     def outstanding(self) -> int:
-        """How many deliveries are neither acknowledged nor given back."""
-        return self._held.out
+        """How many deliveries are neither acknowledged nor redelivered."""
+        return self._unacked.out
 
     @property
     def ready(self) -> int:
         """How many messages are ready to be redelivered."""
-        return self._held.ready
+        return self._unacked.ready
 
     @property
     def next_due(self) -> int:
         """When the next delayed message is redelivered; 0 if none is delayed."""
-        return self._held.next_due
+        return self._unacked.next_due
 
     @property
     def is_drained(self) -> bool:
         """Whether everything that was handed out is acknowledged."""
-        return self._held.oldest is None
+        return self._unacked.oldest is None
 
     # Handing out
 
     def begin_call(self) -> None:
         """Use a new token for what is handed out from here on."""
-        self._held.token += 1
+        self._unacked.token += 1
 
     def next_delivery(self) -> tuple[object, int, int, int, int] | Nothing:
         """Return redelivered messages first, then new ones, as (item, offset, sequence, attempt, token)."""
-        held = self._held
-        while (wanted := held.first_ready) is not None:
+        unacked = self._unacked
+        while (wanted := unacked.first_ready) is not None:
             self._step_back(wanted)
             record: tuple[object, int, int] | Nothing = NOTHING
             try:
@@ -68,18 +68,18 @@ class AckTracking:
             finally:
                 is_gone = self._step_forward(wanted, taken=record is not NOTHING)
             if not isinstance(record, Nothing):
-                return (*record, held.hand_out(record[1]), held.token)
+                return (*record, unacked.hand_out(record[1]), unacked.token)
             if not is_gone:
                 return NOTHING
         record = self._reading.next_item()
         if isinstance(record, Nothing):
             return NOTHING
-        held.push(record[1], record[2])
-        return (*record, 1, held.token)
+        unacked.push(record[1], record[2])
+        return (*record, 1, unacked.token)
 
     def _step_back(self, wanted: Entry) -> None:
         """Move to a message that is redelivered."""
-        self._front = self._reading.place
+        self._front = self._reading.log_position
         self._reading.stand_at(wanted.offset, wanted.sequence)
         self._reading.wanted = wanted.offset
 
@@ -90,73 +90,73 @@ class AckTracking:
         whether that is so.
         """
         assert self._front is not None
-        reached, front = self._reading.place, self._front
+        reached, front = self._reading.log_position, self._front
         self._front = self._reading.wanted = None
         self._reading.stand_at(*front)
         if taken or reached[0] == wanted.offset:
             return False
-        self._held.drop_waiting(wanted.offset, max(reached[0], wanted.offset + 1))
+        self._unacked.drop_waiting(wanted.offset, max(reached[0], wanted.offset + 1))
         if reached[0] > front[0]:
             self._reading.stand_at(*reached)
         self._reading.store_cursor()
         return True
 
-    def take_back(self, offset: int) -> None:
+    def roll_back(self, offset: int) -> None:
         """Undo the deliveries of this call, which the caller did not get; from *offset* on they were new."""
-        self._held.take_back(offset)
+        self._unacked.roll_back(offset)
 
     def leave(self, offset: int) -> None:
         """Forget deliveries from an offset on, to which the reader moves: it reads them again anyway."""
         if self._front is None:
-            self._held.drop_from(offset)
+            self._unacked.drop_from(offset)
 
     # Settling
 
     def ack(self, count: int) -> bool:
         """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""
-        return self._store_if_moved(self._held.ack(count))
+        return self._store_if_moved(self._unacked.ack(count))
 
     def nack(self, count: int | None) -> bool:
         """Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."""
-        return self._held.nack(count)
+        return self._unacked.nack(count)
 
     def acknowledge(self, offset: int, token: int) -> bool:
         """Acknowledge one delivery, identified by offset and token; False if it is not outstanding."""
-        return self._store_if_moved(self._held.acknowledge(offset, token))
+        return self._store_if_moved(self._unacked.acknowledge(offset, token))
 
     def _store_if_moved(self, moved: bool | None) -> bool:
         if moved:
             self._reading.store_cursor()
         return moved is not None
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message, not before *due*; False if that delivery is not outstanding."""
-        return self._held.give_back(offset, token, due, counted=counted)
+        return self._unacked.redeliver(offset, token, due, counted=counted)
 
     def outlook(self) -> tuple[int, int, int] | None:
         """Return (how many are outstanding, offset, sequence of the cursor once they are acknowledged).
 
         None if an older message is to be redelivered: then there is no such log position.
         """
-        in_order, waiting = self._held.in_order()
+        in_order, waiting = self._unacked.in_order()
         if not in_order:
             return None
-        return (self._held.out, *(self._place() if waiting is None else (waiting.offset, waiting.sequence)))
+        return (self._unacked.out, *(self._log_position() if waiting is None else (waiting.offset, waiting.sequence)))
 
     def acknowledge_before(self, offset: int) -> None:
         """Acknowledge every delivery that begins before an offset."""
-        if self._held.acknowledge_before(offset):
+        if self._unacked.acknowledge_before(offset):
             self._reading.store_cursor()
 
-    def give_back_all(self) -> None:
+    def redeliver_all(self) -> None:
         """Redeliver everything that is outstanding; the attempt is not counted."""
-        self._held.give_back_all()
+        self._unacked.redeliver_all()
 
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
-        return [(entry.offset, entry.sequence) for entry in self._held.coming(most)]
+        return [(entry.offset, entry.sequence) for entry in self._unacked.coming(most)]
 
     def forget(self) -> None:
         """Forget all unacknowledged deliveries: the cursor moves to the next new message."""
-        self._held.drop_from(0)
+        self._unacked.drop_from(0)
         self._reading.store_cursor()

@@ -26,15 +26,15 @@ class GroupClaims:
 
     def close(self) -> None:
         """Release the shared memory. The reader was released, and no thread is in a call."""
-        self._reading.offset, self._reading.sequence = self.place
+        self._reading.offset, self._reading.sequence = self.log_position
         self._ring.close()
         self._seen = self._ring.next
 
     @property
-    def place(self) -> tuple[int, int]:
+    def log_position(self) -> tuple[int, int]:
         """The log position of the group, and so of this member."""
-        place = self._ring.next
-        return self._reading.place if place == self._seen else place
+        log_position = self._ring.next
+        return self._reading.log_position if log_position == self._seen else log_position
 
     @property
     def outstanding(self) -> int:
@@ -65,20 +65,20 @@ class GroupClaims:
     # Handing out
 
     @property
-    def mark(self) -> list[Claim]:
+    def claims(self) -> list[Claim]:
         """The current claims of this member."""
-        return self._ring.mark
+        return self._ring.claims
 
     def next_delivery(self, *, first: bool = True) -> tuple[object, int, int, int, int] | Nothing:
         """Return the next item that no other member has, as (item, offset, sequence, attempt, token).
 
         An item that does not decode stays claimed and is set apart, unless items were taken before it in the same call:
-        then it is given back.
+        then it is returned to the ring.
         """
         ring, found = self._ring, self._claim_next()
         if isinstance(found, Nothing):
             # The member that acknowledged the last entry found the lock held by this one, which has to notify now.
-            if not self._is_released() and (ring.made_room or (ring.emptied and self._reading.is_sealed)):
+            if not self._is_released() and (ring.made_space or (ring.emptied and self._reading.is_sealed)):
                 self._ask_to_tend()
             return NOTHING
         claim, payload = found
@@ -154,17 +154,17 @@ class GroupClaims:
 
     def _follow(self) -> tuple[int, int]:
         """Move to the position of the group, if that changed; control records skipped behind it stay skipped."""
-        if (place := self._ring.next) != self._seen:
+        if (log_position := self._ring.next) != self._seen:
             if self._ring.is_suspect:
                 raise DamagedWordsError
-            self._seen = place
-            self._reading.resume_at(*place)
-        return place
+            self._seen = log_position
+            self._reading.resume_at(*log_position)
+        return log_position
 
     def _read_again(self, claim: Claim) -> bytes | None:
         """Return the payload of a redelivered message; None if it no longer exists.
 
-        If reading raises, the claim is given back.
+        If reading raises, the claim is returned to the ring.
         """
         reading, self._seen = self._reading, None
         reading.stand_at(claim.offset, claim.sequence)
@@ -181,16 +181,16 @@ class GroupClaims:
         if reading.released:
             self._return(claim)
         else:
-            self._ring.acknowledge(claim.offset, claim.word, tell=False)
+            self._ring.acknowledge(claim.offset, claim.word, report_lost=False)
         return None
 
     def _return(self, claim: Claim) -> None:
         """Give back a message that was not delivered."""
-        self._ring.give_back(claim.offset, claim.word, 0, counted=False, tell=False)
+        self._ring.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False)
 
-    def give_all_back(self, but: list[Claim] | None = None) -> bool:
+    def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
-        return self._ring.give_all_back(but)
+        return self._ring.redeliver_all(but)
 
     # Settling
 
@@ -206,13 +206,13 @@ class GroupClaims:
         """Acknowledge one claim; False if this member does not have it, or has lost it."""
         return self._ring.acknowledge(offset, token)
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; False if this member does not have the claim, or has lost it."""
-        return self._ring.give_back(offset, token, due, counted=counted)
+        return self._ring.redeliver(offset, token, due, counted=counted)
 
-    def place_of(self, offset: int, token: int) -> int:
+    def entry_number(self, offset: int, token: int) -> int:
         """Return the entry number of a claim; -1 if this member does not have it."""
-        return self._ring.place_of(offset, token)
+        return self._ring.entry_number(offset, token)
 
     def refused(self, offset: int) -> tuple[int, int, int] | None:
         """Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."""
@@ -225,9 +225,9 @@ class GroupClaims:
     def must_wake(self) -> bool:
         """Return, once, whether other processes may wait for what was acknowledged here, or a claim was lost."""
         ring = self._ring
-        made_room, emptied = ring.made_room, ring.emptied
-        damaged, ring.made_room, ring.emptied, ring.damaged = ring.damaged, False, False, False
-        return made_room or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
+        made_space, emptied = ring.made_space, ring.emptied
+        damaged, ring.made_space, ring.emptied, ring.damaged = ring.damaged, False, False, False
+        return made_space or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
 
     def coming(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""

@@ -98,7 +98,7 @@ class Ring:
         self._claims: dict[tuple[int, int], Claim] = {}
         self._refused: dict[tuple[int, int], Claim] = {}
         self._lost: list[tuple[int, int]] = []
-        self.made_room = self.emptied = False
+        self.made_space = self.emptied = False
         """What this member did that other processes may wait for."""
         self.damaged = False
         """Whether the shared words contradicted each other when a delivery was acknowledged."""
@@ -178,10 +178,10 @@ class Ring:
             if self.next != seen or self.ready or self.is_full:
                 return False
             now, number = time.monotonic_ns(), load_u64(self._shared, GROUP_TAIL)
-            old = load_u64(self._shared, place(number))
+            old = load_u64(self._shared, entry_start(number))
             word = self._word(old, 1)
-            ENTRY.pack_into(self._shared, place(number), old, offset, end, sequence, now + self._lease)
-            store_u64(self._shared, place(number), word)  # claimed from here on, even if this process is killed
+            ENTRY.pack_into(self._shared, entry_start(number), old, offset, end, sequence, now + self._lease)
+            store_u64(self._shared, entry_start(number), word)  # claimed from here on, even if this process is killed
             store_u64(self._shared, GROUP_NEXT, end)
             store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1 & U64)
             store_u64(self._shared, GROUP_TAIL, number + 1)
@@ -205,8 +205,8 @@ class Ring:
             now = time.monotonic_ns()
             old, offset, _, sequence, _ = self._read(number)
             word = self._word(old, old >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS)
-            store_u64(self._shared, place(number) + ENTRY_DEADLINE, now + self._lease)
-            store_u64(self._shared, place(number), word)
+            store_u64(self._shared, entry_start(number) + ENTRY_DEADLINE, now + self._lease)
+            store_u64(self._shared, entry_start(number), word)
             add_u64(self._shared, GROUP_READY, U64)
             self._be_due(now + min(self._lease, LOOK_AFTER))
             return self._keep(Claim(offset, sequence, number, word))
@@ -235,10 +235,10 @@ class Ring:
     @property
     def out(self) -> int:
         """How many claims this member has, without those that did not decode."""
-        return sum(load_u64(self._shared, place(claim.number)) == claim.word for claim in self._claims.values())
+        return sum(load_u64(self._shared, entry_start(claim.number)) == claim.word for claim in self._claims.values())
 
     @property
-    def mark(self) -> list[Claim]:
+    def claims(self) -> list[Claim]:
         """The current claims of this member."""
         return list(self._claims.values())
 
@@ -251,7 +251,7 @@ class Ring:
         found = [claim for claim in self._refused.values() if claim.offset == offset]
         return (found[-1].sequence, found[-1].attempt, found[-1].word) if found else None
 
-    def place_of(self, offset: int, token: int) -> int:
+    def entry_number(self, offset: int, token: int) -> int:
         """Return the entry number of a claim; -1 if this member does not have it."""
         claim = self._claims.get((offset, token)) or self._refused.get((offset, token))
         return -1 if claim is None else claim.number
@@ -274,13 +274,13 @@ class Ring:
             self.acknowledge(claim.offset, claim.word)
         return True
 
-    def acknowledge(self, offset: int, token: int, *, tell: bool = True) -> bool:
+    def acknowledge(self, offset: int, token: int, *, report_lost: bool = True) -> bool:
         """Acknowledge one claim; False if this member does not have it, or has lost it.
 
-        A lost claim is added to `take_lost` unless *tell* is False, when the message was not delivered yet.
+        A lost claim is added to `take_lost` unless *report_lost* is False, when the message was not delivered yet.
         """
         claim = self._pull(offset, token)
-        if claim is None or not self._turn(claim, claim.word & ~ENTRY_STATE, tell=tell):
+        if claim is None or not self._swap_word(claim, claim.word & ~ENTRY_STATE, report_lost=report_lost):
             return False
         if load_u64(self._shared, GROUP_HEAD) == claim.number:
             self._move_on()
@@ -292,10 +292,10 @@ class Ring:
         if wanted > len(self._claims):
             return False
         for claim in list(islice(reversed(self._claims.values()), wanted)):
-            self.give_back(claim.offset, claim.word, 0, counted=True)
+            self.redeliver(claim.offset, claim.word, 0, counted=True)
         return True
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool, tell: bool = True) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool, report_lost: bool = True) -> bool:
         """Redeliver one message; False if this member does not have the claim, or has lost it, as in `acknowledge`."""
         claim = self._pull(offset, token)
         if claim is None:
@@ -304,36 +304,38 @@ class Ring:
         if counted and claim.attempt < ENTRY_ATTEMPTS:
             word += 1 << ENTRY_ATTEMPT_SHIFT
         if due:
-            return self._delay(claim, word, due, tell=tell)
-        if not self._turn(claim, word, tell=tell):
+            return self._delay(claim, word, due, report_lost=report_lost)
+        if not self._swap_word(claim, word, report_lost=report_lost):
             return False
         add_u64(self._shared, GROUP_READY, 1)
         return True
 
-    def _delay(self, claim: Claim, word: int, due: int, *, tell: bool) -> bool:
+    def _delay(self, claim: Claim, word: int, due: int, *, report_lost: bool) -> bool:
         """Give a claim back with another deadline.
 
         While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
         """
-        at = place(claim.number) + ENTRY_DEADLINE
+        at = entry_start(claim.number) + ENTRY_DEADLINE
         deadline = load_u64(self._shared, at)
         # If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
         # matters: a deadline that was read while the word is still ours is ours.
-        if due >= deadline and load_u64(self._shared, place(claim.number)) == claim.word:
+        if due >= deadline and load_u64(self._shared, entry_start(claim.number)) == claim.word:
             swap_if_u64(self._shared, at, deadline, due)
-        done = self._turn(claim, word, tell=tell)
+        done = self._swap_word(claim, word, report_lost=report_lost)
         if done and due < deadline:
             swap_if_u64(self._shared, at, deadline, due)  # fails if another member has claimed the message meanwhile
         self._be_due(due)
         return done
 
-    def give_all_back(self, but: list[Claim] | None = None) -> bool:
+    def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
         kept = [] if but is None else but
         claims = [claim for claim in self._claims.values() if claim not in kept]
         if but is None:
             claims += self._refused.values()
-        return sum(self.give_back(claim.offset, claim.word, 0, counted=False, tell=False) for claim in claims) > 0
+        return (
+            sum(self.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False) for claim in claims) > 0
+        )
 
     def forget(self) -> None:
         """Forget all claims, because the ring was emptied."""
@@ -343,27 +345,27 @@ class Ring:
     def _pull(self, offset: int, token: int) -> Claim | None:
         return self._claims.pop((offset, token), None) or self._refused.pop((offset, token), None)
 
-    def _turn(self, claim: Claim, word: int, *, tell: bool) -> bool:
-        done = swap_if_u64(self._shared, place(claim.number), claim.word, word)
-        if tell and not done:
+    def _swap_word(self, claim: Claim, word: int, *, report_lost: bool) -> bool:
+        done = swap_if_u64(self._shared, entry_start(claim.number), claim.word, word)
+        if report_lost and not done:
             self._lost.append((claim.offset, claim.word))
         return done
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
-        return ENTRY.unpack_from(self._shared, place(number))
+        return ENTRY.unpack_from(self._shared, entry_start(number))
 
     def _numbers(self, state: int) -> Iterator[int]:
         believed, head, tail = _bounds(self._shared)
         numbers = range(head, tail) if believed else range(0)
-        return (n for n in numbers if load_u64(self._shared, place(n)) & ENTRY_STATE == state)
+        return (n for n in numbers if load_u64(self._shared, entry_start(n)) & ENTRY_STATE == state)
 
     def _move_on(self) -> None:
         try:
-            moved, made_room, emptied = _move_on(self._shared, self._owner)
+            moved, made_space, emptied = _move_on(self._shared, self._owner)
         except DamagedWordsError:
             self.damaged = True  # the delivery itself is acknowledged; the next check of the group raises
             return
-        self.made_room |= made_room
+        self.made_space |= made_space
         self.emptied |= emptied
         if moved:
             self._moved()
@@ -391,17 +393,17 @@ def is_sound(shared: Buffer) -> bool:
     following = load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE)
     if not tail:
         return following in [CURSOR.unpack_from(shared, slot)[1:3] for slot in CURSOR_SLOTS]
-    _, _, end, sequence, _ = ENTRY.unpack_from(shared, place(tail - 1))
+    _, _, end, sequence, _ = ENTRY.unpack_from(shared, entry_start(tail - 1))
     return following == (end, sequence + 1 & U64)
 
 
-def place(number: int) -> int:
+def entry_start(number: int) -> int:
     """Return the position of an entry in the file."""
     return GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
 
 
 def move_on(group: Buffer, owner: int, /) -> bool:
-    """Let the position follow the acknowledged messages, unless another member has the lock, which then does so.
+    """Advance the position behind the acknowledged messages, unless another member has the lock, which then does so.
 
     Returns whether other processes may wait for that, because the ring was full before.
     """
@@ -433,21 +435,24 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
 def _is_acknowledged(shared: memoryview) -> bool:
     """Return whether there is an oldest entry, and it is acknowledged."""
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
-    return head != tail and load_u64(shared, place(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
+    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
 
 
 def _follow(shared: memoryview, head: int, tail: int) -> bool:
     """Move the position to the oldest entry that is not acknowledged; return whether there is none."""
-    while head != tail and (word := load_u64(shared, place(head))) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED):
+    while head != tail and (word := load_u64(shared, entry_start(head))) & ENTRY_STATE in (
+        ENTRY_ACKED,
+        ENTRY_PASSED,
+    ):
         if word & ENTRY_STATE == ENTRY_PASSED:
             store_u64(
-                shared, place(head), word & ~ENTRY_STATE
+                shared, entry_start(head), word & ~ENTRY_STATE
             )  # the member that reuses the entry must find it acknowledged
         head += 1
     if head == tail:
         store_position(shared, load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE))
     else:
-        _, offset, _, sequence, _ = ENTRY.unpack_from(shared, place(head))
+        _, offset, _, sequence, _ = ENTRY.unpack_from(shared, entry_start(head))
         if offset >= load_u64(shared, GROUP_NEXT):
             raise DamagedWordsError
         store_position(shared, offset, sequence)

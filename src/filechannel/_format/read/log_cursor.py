@@ -84,7 +84,7 @@ class LogCursor:
         """Called when the cursor moved and event loops wait for capacity."""
 
     @property
-    def place(self) -> tuple[int, int]:
+    def log_position(self) -> tuple[int, int]:
         """Offset and sequence of the next message."""
         return self.offset, self.sequence
 
@@ -151,7 +151,7 @@ class LogCursor:
         payload = self.next_payload()
         if isinstance(payload, Nothing):
             return NOTHING
-        start, sequence = self.place
+        start, sequence = self.log_position
         try:
             item = self.decode(payload)
         except Exception as error:
@@ -203,8 +203,8 @@ class LogCursor:
         if segment is not None and self.offset >= self._begin:
             # Loaded after `write`: a segment's end is stored before anything beyond it is published.
             end = load_u64(segment, SEGMENT_END)
-            room = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
-            self._limit = min(write, room, end or room)
+            space = self._begin + segment.nbytes - SEGMENT_HEADER_SIZE
+            self._limit = min(write, space, end or space)
         return True
 
     # The cursor
@@ -214,8 +214,8 @@ class LogCursor:
         if self._cursor is None:
             return
         self._generation = self._generation + 1 & U64
-        place = self.place if self.floor is None else self.floor()
-        write_cursor_slot(self._cursor, self._generation, *place, wall_clock_ns())
+        log_position = self.log_position if self.floor is None else self.floor()
+        write_cursor_slot(self._cursor, self._generation, *log_position, wall_clock_ns())
         self.notify_capacity()
 
     def notify_capacity(self) -> None:

@@ -49,7 +49,7 @@ class Reader:
         self._reading = LogCursor(
             control, cursor, decode, lambda: advance(self), lambda reason: damaged(self, reason), refuse, most
         )
-        self._keeper: AckTracking | GroupClaims | None = None
+        self._tracker: AckTracking | GroupClaims | None = None
         """How deliveries are tracked; None if the cursor simply follows them."""
         self._lock = RLock()
         self._busy = False
@@ -57,30 +57,30 @@ class Reader:
         self._closed = False
 
     @property
-    def _holding(self) -> AckTracking | None:
+    def _ack_tracking(self) -> AckTracking | None:
         """The ack tracking, until the reader is released."""
-        return self._keeper if isinstance(self._keeper, AckTracking) and not self._reading.released else None
+        return self._tracker if isinstance(self._tracker, AckTracking) and not self._reading.released else None
 
     @property
-    def _sharing(self) -> GroupClaims | None:
-        return self._keeper if isinstance(self._keeper, GroupClaims) else None
+    def _group_claims(self) -> GroupClaims | None:
+        return self._tracker if isinstance(self._tracker, GroupClaims) else None
 
     # State
 
     @property
     def offset(self) -> int:
         """Where the next record begins."""
-        return self._place()[0]
+        return self._log_position()[0]
 
     @property
     def sequence(self) -> int:
         """Number of the next message: its sequence."""
-        return self._place()[1]
+        return self._log_position()[1]
 
-    def _place(self) -> tuple[int, int]:
+    def _log_position(self) -> tuple[int, int]:
         """Return the current log position; a group member that is not reading has the position of the group."""
-        sharing = self._sharing
-        return self._reading.place if sharing is None or self._busy else sharing.place
+        claims = self._group_claims
+        return self._reading.log_position if claims is None or self._busy else claims.log_position
 
     @property
     def may_have_more(self) -> bool:
@@ -93,23 +93,23 @@ class Reader:
 
     @property
     def outstanding(self) -> int:
-        """How many deliveries are outstanding: neither acknowledged nor given back."""
-        return 0 if self._keeper is None else self._keeper.outstanding
+        """How many deliveries are outstanding: neither acknowledged nor redelivered."""
+        return 0 if self._tracker is None else self._tracker.outstanding
 
     @property
     def ready(self) -> int:
-        """How many messages are ready to be redelivered, before anything new."""
-        if (sharing := self._sharing) is not None:
-            return sharing.ready
-        if self._keeper is None:
+        """How many messages are ready to be redelivered before new ones."""
+        if (claims := self._group_claims) is not None:
+            return claims.ready
+        if self._tracker is None:
             return 0
         with self._lock:
-            return self._keeper.ready
+            return self._tracker.ready
 
     @property
     def full(self) -> bool:
         """Whether nothing new can be handed out before a delivery is acknowledged."""
-        return self._keeper is not None and self._keeper.is_full
+        return self._tracker is not None and self._tracker.is_full
 
     @property
     def next_due(self) -> int:
@@ -117,17 +117,17 @@ class Reader:
 
         For a group member: when a member must check the claims of the group.
         """
-        if (sharing := self._sharing) is not None:
-            return sharing.next_due
-        if self._keeper is None:
+        if (claims := self._group_claims) is not None:
+            return claims.next_due
+        if self._tracker is None:
             return 0
         with self._lock:
-            return self._keeper.next_due
+            return self._tracker.next_due
 
     @property
     def drained(self) -> bool:
         """Whether the channel is sealed, and no delivery is unacknowledged."""
-        return self._reading.is_sealed and (self._keeper is None or self._keeper.is_drained)
+        return self._reading.is_sealed and (self._tracker is None or self._tracker.is_drained)
 
     # Taking items
 
@@ -150,11 +150,11 @@ class Reader:
         with self._lock:
             self._enter()
             try:
-                keeper = self._keeper
-                if isinstance(keeper, AckTracking):
-                    keeper.begin_call()
-                if keeper is not None:
-                    return keeper.next_delivery()
+                tracker = self._tracker
+                if isinstance(tracker, AckTracking):
+                    tracker.begin_call()
+                if tracker is not None:
+                    return tracker.next_delivery()
                 record = self._reading.next_item()
                 if isinstance(record, Nothing):
                     return NOTHING
@@ -169,13 +169,13 @@ class Reader:
         items: list[object] = []
         with self._lock:
             self._enter()
-            before, keeper, reading = self._reading.place, self._keeper, self._reading
-            had = keeper.mark if isinstance(keeper, GroupClaims) else []
-            if isinstance(keeper, AckTracking):
-                keeper.begin_call()
+            before, tracker, reading = self._reading.log_position, self._tracker, self._reading
+            had = tracker.claims if isinstance(tracker, GroupClaims) else []
+            if isinstance(tracker, AckTracking):
+                tracker.begin_call()
             try:
                 while len(items) < wanted:
-                    record = self._next_of(keeper, first=not items)
+                    record = self._next_of(tracker, first=not items)
                     if isinstance(record, Nothing):
                         break
                     items.append(record[0])
@@ -184,24 +184,24 @@ class Reader:
                     raise
             except BaseException:
                 # The caller does not get the items taken so far, so they are redelivered.
-                if isinstance(keeper, GroupClaims):
-                    keeper.give_all_back(had)
+                if isinstance(tracker, GroupClaims):
+                    tracker.redeliver_all(had)
                 elif items:
                     reading.stand_at(*before)
-                    if keeper is not None:
-                        keeper.take_back(before[0])
+                    if tracker is not None:
+                        tracker.roll_back(before[0])
                     reading.store_cursor()
                 raise
             finally:
-                if reading.offset != before[0] and not isinstance(keeper, AckTracking):
+                if reading.offset != before[0] and not isinstance(tracker, AckTracking):
                     reading.store_cursor()
                 self._leave()
         return items
 
-    def _next_of(self, keeper: AckTracking | GroupClaims | None, *, first: bool) -> tuple[object, ...] | Nothing:
-        if isinstance(keeper, GroupClaims):
-            return keeper.next_delivery(first=first)
-        return self._reading.next_item() if keeper is None else keeper.next_delivery()
+    def _next_of(self, tracker: AckTracking | GroupClaims | None, *, first: bool) -> tuple[object, ...] | Nothing:
+        if isinstance(tracker, GroupClaims):
+            return tracker.next_delivery(first=first)
+        return self._reading.next_item() if tracker is None else tracker.next_delivery()
 
     def _enter(self) -> None:
         if self._busy:
@@ -218,15 +218,15 @@ class Reader:
         """Release every map once no thread is in a call. The caller has the lock."""
         if self._reading.released and not self._busy and not self._closed:
             self._closed = True
-            if (sharing := self._sharing) is not None:
-                sharing.close()
+            if (claims := self._group_claims) is not None:
+                claims.close()
             self._reading.close()
             close_pending()
 
     # Moving
 
     def move(self, offset: int, sequence: int, /) -> None:
-        """Stand at this record boundary: move there, and store it in the cursor."""
+        """Move to this record boundary and store it in the cursor."""
         offset, sequence = unsigned(offset), unsigned(sequence)
         with self._lock:
             self._stand_at(offset, sequence)
@@ -245,8 +245,8 @@ class Reader:
                 self._leave()
 
     def _stand_at(self, offset: int, sequence: int) -> None:
-        if isinstance(self._keeper, AckTracking):
-            self._keeper.leave(offset)
+        if isinstance(self._tracker, AckTracking):
+            self._tracker.leave(offset)
         self._reading.stand_at(offset, sequence)
         self._reading.store_cursor()
 
@@ -255,7 +255,7 @@ class Reader:
         self._reading.bind(segment, unsigned(begin))
 
     def unbind(self) -> None:
-        """Let go of the segment; `advance` is called for another one."""
+        """Release the segment; the next call asks `advance` for another one."""
         self._reading.unbind()
 
     def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
@@ -280,25 +280,25 @@ class Reader:
     def release(self) -> bool:
         """Release every map now or, if this thread is in a call, when it returns. Nothing can be taken after that.
 
-        Returns whether any claim was given back.
+        Returns whether any claim was returned to the ring.
         """
         with self._lock:  # a thread in a call stores the cursor first: its item must not be redelivered
-            sharing = None if self._reading.released else self._sharing
-            gave = sharing is not None and sharing.give_all_back()
+            claims = None if self._reading.released else self._group_claims
+            gave = claims is not None and claims.redeliver_all()
             self._reading.release()
             self._close_if_released()
             return gave
 
     # Acknowledging
 
-    def hold(self) -> None:
-        """Keep what is handed out until it is acknowledged; the cursor stores the oldest unacknowledged message."""
-        if self._keeper is not None:
+    def track_acks(self) -> None:
+        """Track acknowledgements: from now on the cursor stores the oldest unacknowledged message."""
+        if self._tracker is not None:
             raise ValueError("said before")
-        self._keeper = AckTracking(self._reading)
+        self._tracker = AckTracking(self._reading)
 
     def share(self, group: Buffer, owner: int, lease: int, tend: Callable[[Reader], object], /) -> None:
-        """Take what no other member of a group has claimed, each message for *lease* ns.
+        """Take messages that no other member of the group has claimed, each one for *lease* ns.
 
         *tend* is called when an entry is due, or another member has the lock for too long; nothing is taken if it
         returns False.
@@ -306,9 +306,9 @@ class Reader:
         owner, lease = unsigned(owner, U32), unsigned(lease)
         if self._reading.released:
             raise ClosedResourceError
-        if self._keeper is not None:
+        if self._tracker is not None:
             raise ValueError("said before")
-        self._keeper = GroupClaims(
+        self._tracker = GroupClaims(
             self._reading, Ring(group, owner, lease, self._reading.notify_capacity), lambda: tend(self)
         )
 
@@ -316,38 +316,38 @@ class Reader:
         """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""
         count = max(index(count), 0)
         with self._lock:
-            return self._keeper is not None and not self._reading.released and self._keeper.ack(count)
+            return self._tracker is not None and not self._reading.released and self._tracker.ack(count)
 
     def nack(self, count: int | None, /) -> bool:
-        """Let the newest outstanding be redelivered, None: all; False, with nothing changed, if there are fewer."""
+        """Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."""
         count = None if count is None else max(index(count), 0)
         with self._lock:
-            return self._keeper is not None and not self._reading.released and self._keeper.nack(count)
+            return self._tracker is not None and not self._reading.released and self._tracker.nack(count)
 
     def acknowledge(self, offset: int, token: int, /) -> bool:
         """Acknowledge one delivery, identified by offset and token; False if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
-            return self._keeper is not None and not self._reading.released and self._keeper.acknowledge(offset, token)
+            return self._tracker is not None and not self._reading.released and self._tracker.acknowledge(offset, token)
 
-    def give_back(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
-        """Let one delivery be redelivered, not before *due*; False if it is not outstanding."""
+    def redeliver(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
+        """Redeliver one message, not before *due*; False if it is not outstanding."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
-            keeper = None if self._reading.released else self._keeper
-            return keeper is not None and keeper.give_back(offset, token, due, counted=counted)
+            tracker = None if self._reading.released else self._tracker
+            return tracker is not None and tracker.redeliver(offset, token, due, counted=counted)
 
     def coming(self, most: int, /) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         wanted = min(max(index(most), 0), sys.maxsize)
         with self._lock:
-            return [] if self._keeper is None else self._keeper.coming(wanted)
+            return [] if self._tracker is None else self._tracker.coming(wanted)
 
     def forget(self) -> None:
-        """Forget what is unacknowledged: the cursor moves to the next new message."""
+        """Forget all deliveries: the cursor moves to the next new message."""
         with self._lock:
-            if self._keeper is not None:
-                self._keeper.forget()
+            if self._tracker is not None:
+                self._tracker.forget()
 
     # Only with ack tracking
 
@@ -357,44 +357,44 @@ class Reader:
         None if an older message is to be redelivered: then there is no such log position.
         """
         with self._lock:
-            return None if (holding := self._holding) is None else holding.outlook()
+            return None if (acks := self._ack_tracking) is None else acks.outlook()
 
     def acknowledge_before(self, offset: int, /) -> None:
-        """Acknowledge whatever is unacknowledged and begins before an offset."""
+        """Acknowledge every delivery that begins before an offset."""
         offset = unsigned(offset)
         with self._lock:
-            if (holding := self._holding) is not None:
-                holding.acknowledge_before(offset)
+            if (acks := self._ack_tracking) is not None:
+                acks.acknowledge_before(offset)
 
-    def give_back_all(self) -> None:
-        """Let everything outstanding be redelivered; the attempt is not counted."""
+    def redeliver_all(self) -> None:
+        """Redeliver everything outstanding; the attempt is not counted."""
         with self._lock:
-            if (holding := self._holding) is not None:
-                holding.give_back_all()
+            if (acks := self._ack_tracking) is not None:
+                acks.redeliver_all()
 
     # Only in a group
 
-    def place_of(self, offset: int, token: int, /) -> int:
+    def entry_number(self, offset: int, token: int, /) -> int:
         """Return the entry number of an outstanding delivery; -1 if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
-            return -1 if (sharing := self._sharing) is None else sharing.place_of(offset, token)
+            return -1 if (claims := self._group_claims) is None else claims.entry_number(offset, token)
 
     def refused(self, offset: int, /) -> tuple[int, int, int] | None:
         """Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."""
         offset = unsigned(offset)
         with self._lock:
-            return None if (sharing := self._sharing) is None else sharing.refused(offset)
+            return None if (claims := self._group_claims) is None else claims.refused(offset)
 
     def take_lost(self) -> list[tuple[int, int]]:
         """Return, once, offset and token of the deliveries that were to be acknowledged but whose claim was lost."""
         with self._lock:
-            return [] if (sharing := self._sharing) is None else sharing.take_lost()
+            return [] if (claims := self._group_claims) is None else claims.take_lost()
 
     def must_wake(self) -> bool:
         """Return, once, whether other processes may wait for what was acknowledged here, or a claim was lost."""
-        sharing = self._sharing
-        if sharing is None:
+        claims = self._group_claims
+        if claims is None:
             return self.drained
         with self._lock:
-            return sharing.must_wake()
+            return claims.must_wake()

@@ -110,7 +110,7 @@ class UnackedRing:
         if count > self.out:
             return None
         for entry in islice((entry for entry in self._entries.values() if entry.state is State.OUT), count):
-            self._turn(entry, State.ACKED)
+            self._set_state(entry, State.ACKED)
         return self._trim()
 
     def acknowledge(self, offset: int, token: int) -> bool | None:
@@ -118,7 +118,7 @@ class UnackedRing:
         entry = self._find_out(offset, token)
         if entry is None:
             return None
-        self._turn(entry, State.ACKED)
+        self._set_state(entry, State.ACKED)
         return self._trim()
 
     def nack(self, count: int | None) -> bool:
@@ -144,16 +144,16 @@ class UnackedRing:
     def acknowledge_before(self, offset: int) -> bool:
         """Acknowledge everything that begins before an offset; return whether the oldest entry changed."""
         for entry in takewhile(lambda entry: entry.offset < offset, self._entries.values()):
-            self._turn(entry, State.ACKED)
+            self._set_state(entry, State.ACKED)
         return self._trim()
 
-    def give_back_all(self) -> None:
+    def redeliver_all(self) -> None:
         """Redeliver everything that is outstanding; the attempt is not counted."""
         for entry in self._entries.values():
             if entry.state is State.OUT:
                 self._redeliver(entry, 0, counted=False)
 
-    def give_back(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
+    def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; return whether it was outstanding with that token."""
         entry = self._find_out(offset, token)
         if entry is not None:
@@ -165,13 +165,13 @@ class UnackedRing:
         entry = self._entries.get(offset)
         if entry is None:
             return 1
-        self._turn(entry, State.OUT)
+        self._set_state(entry, State.OUT)
         entry.token = self.token
         if self._ready and self._ready[0] == offset:
             heappop(self._ready)
         return entry.attempt
 
-    def take_back(self, offset: int) -> None:
+    def roll_back(self, offset: int) -> None:
         """Undo the last call, whose caller did not get its items.
 
         Those from *offset* on were new and are dropped; the others are redelivered.
@@ -191,16 +191,16 @@ class UnackedRing:
         """Drop the messages that wait to be redelivered between two offsets, because they no longer exist."""
         for entry in self._entries.values():
             if entry.state in (State.READY, State.DELAYED) and begin <= entry.offset < end:
-                self._turn(entry, State.ACKED)
+                self._set_state(entry, State.ACKED)
         self._trim()
 
-    def _turn(self, entry: Entry, state: State) -> None:
+    def _set_state(self, entry: Entry, state: State) -> None:
         self._count[entry.state] -= 1
         self._count[state] += 1
         entry.state = state
 
     def _redeliver(self, entry: Entry, due: int, *, counted: bool) -> None:
-        self._turn(entry, State.DELAYED if due else State.READY)
+        self._set_state(entry, State.DELAYED if due else State.READY)
         entry.due = due
         entry.attempt += counted
         if due:

@@ -196,10 +196,10 @@ def _too_old(store: Store, retention: Retention, ends: list[Offset], tail: Tail,
         return tail.offset
     for end in ends:
         try:
-            begun = store.segments.header(end).created
+            started = store.segments.header(end).created
         except CorruptRecordError:
             continue  # the next segment decides
-        if time.time_ns() - begun < max_age:
+        if time.time_ns() - started < max_age:
             break
         found = end
     return found

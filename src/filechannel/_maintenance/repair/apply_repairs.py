@@ -19,7 +19,7 @@ from ..._storage.system.os_calls import Files
 from ..verify.segment_check import Checked
 from ..verify.walk_segment_records import PlainFile
 from .hard_links import HardLinks
-from .segment_split import Change, Piece
+from .segment_split import Change, RepairedSegment
 
 _CHUNK = 4 << 20  # bytes that are copied at a time
 
@@ -44,9 +44,9 @@ class RepairApplier:
         self._files.flush_directory(self._segments)
 
     def _change_header(self, change: Change) -> None:
-        head, piece = change.checked.head, change.pieces[0]
+        head, repaired = change.checked.head, change.repaired_segments[0]
         magic = COMPRESSED_MAGIC if head.is_compressed else SEGMENT_MAGIC
-        content = self._header(change, piece).pack(magic, piece.end or 0)
+        content = self._header(change, repaired).pack(magic, repaired.end or 0)
         self._quarantine.keep_content(f"{head.path.name}.header", head.content, _reason(change))
         self._copies.replace(head.path)  # it may be in a backup by hard links, which must not change
         descriptor = self._files.open(head.path)
@@ -57,22 +57,22 @@ class RepairApplier:
             self._files.close(descriptor)
 
     @staticmethod
-    def _header(change: Change, piece: Piece) -> Header:
+    def _header(change: Change, repaired: RepairedSegment) -> Header:
         old = change.checked.head.header
         created = None if old is None else old.created
-        return Header.new(piece.begin, piece.first_sequence, piece.previous_end, created)
+        return Header.new(repaired.begin, repaired.first_sequence, repaired.previous_end, created)
 
     def _replace(self, change: Change) -> None:
         head = change.checked.head
         first = self._segments / segment_name(head.begin)
-        for piece in reversed(change.pieces):
-            if piece.begin != head.begin:
-                self._make(change, piece, self._segments / segment_name(piece.begin))
-        stays = bool(change.pieces) and change.pieces[0].begin == head.begin
+        for repaired in reversed(change.repaired_segments):
+            if repaired.begin != head.begin:
+                self._make(change, repaired, self._segments / segment_name(repaired.begin))
+        stays = bool(change.repaired_segments) and change.repaired_segments[0].begin == head.begin
         if stays:
             if not head.is_compressed:
                 self._quarantine.keep(head.path, _reason(change))
-            self._make(change, change.pieces[0], first)
+            self._make(change, change.repaired_segments[0], first)
         if head.is_compressed or not stays:
             self._quarantine.take(head.path, _reason(change))
         plain_is_left = head.is_compressed and not stays and self._files.exists(first)
@@ -81,10 +81,10 @@ class RepairApplier:
         if not stays and self._files.exists(index_path(first)):
             self._quarantine.take(index_path(first), _reason(change))
 
-    def _make(self, change: Change, piece: Piece, path: Path) -> None:
+    def _make(self, change: Change, repaired: RepairedSegment, path: Path) -> None:
         """Write a segment under a temporary name, with its index, and rename it."""
         head, temporary = change.checked.head, path.with_name(HALF_MADE + path.name)
-        header = self._header(change, piece).pack(SEGMENT_MAGIC, piece.stop)
+        header = self._header(change, repaired).pack(SEGMENT_MAGIC, repaired.stop)
         source = (
             CompressedSegment.open(self._files, head.path)
             if head.is_compressed
@@ -92,20 +92,20 @@ class RepairApplier:
         )
         descriptor = self._files.create(temporary, self._mode)
         try:
-            size = SEGMENT_HEADER_SIZE + piece.stop - piece.begin
+            size = SEGMENT_HEADER_SIZE + repaired.stop - repaired.begin
             self._files.allocate(temporary, descriptor, 0, size)
             self._files.write_at(descriptor, header, 0)
-            for start in range(piece.begin, piece.stop, _CHUNK):
-                stop = min(start + _CHUNK, piece.stop)
+            for start in range(repaired.begin, repaired.stop, _CHUNK):
+                stop = min(start + _CHUNK, repaired.stop)
                 content, position = source.span(start, stop)
                 records = bytes(memoryview(content)[position : position + stop - start])
-                self._files.write_at(descriptor, records, SEGMENT_HEADER_SIZE + start - piece.begin)
+                self._files.write_at(descriptor, records, SEGMENT_HEADER_SIZE + start - repaired.begin)
             self._files.flush(descriptor)
         finally:
             self._files.close(descriptor)
-        marks = [mark for mark in change.checked.marks if piece.begin <= mark.offset < piece.stop]
-        if piece.begin != head.begin:
-            self._write_index(path, marks)
+        entries = [entry for entry in change.checked.entries if repaired.begin <= entry.offset < repaired.stop]
+        if repaired.begin != head.begin:
+            self._write_index(path, entries)
         self._files.replace(temporary, path)
 
     def rewrite_index(self, checked: Checked, reason: str) -> None:
@@ -113,10 +113,10 @@ class RepairApplier:
         if not self._files.exists(index_path(checked.head.path)):
             return  # it was quarantined with its segment
         self._quarantine.keep(index_path(checked.head.path), reason)
-        self._write_index(checked.head.path, checked.marks)
+        self._write_index(checked.head.path, checked.entries)
 
-    def _write_index(self, segment: Path, marks: list[IndexEntry]) -> None:
-        self._files.write_atomically(index_path(segment), pack_entries(marks), self._mode)
+    def _write_index(self, segment: Path, entries: list[IndexEntry]) -> None:
+        self._files.write_atomically(index_path(segment), pack_entries(entries), self._mode)
 
 
 def _reason(change: Change) -> str:

@@ -14,7 +14,7 @@ from ..._format.layout import (
     CURSOR_ORIGIN,
     CURSOR_SIZE,
     CURSOR_TERM,
-    GROUP_BEGUN,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_SIZE,
     ORIGIN,
@@ -40,16 +40,16 @@ from ..verify.segment_chain import Chain
 class PositionRepair:
     """Changes the files of consumers and producers of one channel, which no process has open."""
 
-    def __init__(self, survey: DirectoryScan, quarantine: Quarantine, mode: int, chain: Chain) -> None:
-        self._survey = survey
-        self._files = survey.files
+    def __init__(self, scan: DirectoryScan, quarantine: Quarantine, mode: int, chain: Chain) -> None:
+        self._scan = scan
+        self._files = scan.files
         self._quarantine = quarantine
         self._mode = mode
         self._chain = chain
 
     def repair(self, finding: Finding) -> tuple[str, Callable[[], object]]:
         """Return a description of the repair for a finding, and a function that applies it."""
-        path = self._survey.path / finding.file
+        path = self._scan.path / finding.file
         if finding.kind == "producer":
             what = f"move it to {QUARANTINE}/; the producer's position is searched for in the log"
             return what, partial(self._quarantine.take, path, finding.what)
@@ -113,7 +113,7 @@ class PositionRepair:
     @staticmethod
     def _without_ring(old: bytes) -> bytes:
         content = bytearray(old.ljust(GROUP_SIZE, b"\0"))
-        content[GROUP_BEGUN : GROUP_BEGUN + 8] = bytes(8)
+        content[GROUP_INITIALIZED : GROUP_INITIALIZED + 8] = bytes(8)
         content[GROUP_LOCK : GROUP_LOCK + 4] = bytes(4)
         return bytes(content)
 

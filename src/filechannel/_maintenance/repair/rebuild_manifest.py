@@ -38,15 +38,15 @@ class UnknownMessagesError(Exception):
     """Codec and schema are not known."""
 
 
-def rebuild_manifest(survey: DirectoryScan, like: Manifest | None) -> RebuiltManifest:
+def rebuild_manifest(scan: DirectoryScan, like: Manifest | None) -> RebuiltManifest:
     """Build a manifest; *like* provides codec, schema and options where nothing else does.
 
     Raises `UnknownMessagesError` if it is needed and missing.
     """
-    replacing = _read_other(survey.files, survey.path / (MANIFEST + REPLACING))
+    replacing = _read_other(scan.files, scan.path / (MANIFEST + REPLACING))
     if replacing is not None:
         return RebuiltManifest(replacing, ("the process that replaced the manifest had completed the new one",))
-    left = what_is_left(survey.files, survey.path / MANIFEST)
+    left = what_is_left(scan.files, scan.path / MANIFEST)
     guesses: list[str] = []
     codec, schema = left.get("codec"), left.get("schema")
     if not isinstance(codec, str):
@@ -54,7 +54,7 @@ def rebuild_manifest(survey: DirectoryScan, like: Manifest | None) -> RebuiltMan
             raise UnknownMessagesError
         codec, schema = like.codec, like.schema
         guesses.append("codec and schema are taken from the other channel")
-    known_id = _id_in_control(survey)
+    known_id = _id_in_control(scan)
     if known_id is None:
         guesses.append("it has a new id: transactions that read from it start from the beginning")
     manifest = Manifest(
@@ -64,7 +64,7 @@ def rebuild_manifest(survey: DirectoryScan, like: Manifest | None) -> RebuiltMan
         datetime.now(UTC).isoformat(timespec="milliseconds"),
         codec,
         schema,
-        _options(survey, left.get("options"), like, guesses),
+        _options(scan, left.get("options"), like, guesses),
     )
     return RebuiltManifest(manifest, tuple(guesses))
 
@@ -90,12 +90,12 @@ def what_is_left(files: Files, path: Path) -> dict[str, object]:
     return cast("dict[str, object]", content) if isinstance(content, dict) else {}
 
 
-def _id_in_control(survey: DirectoryScan) -> str | None:
-    known = None if survey.control is None else survey.control.channel_id
+def _id_in_control(scan: DirectoryScan) -> str | None:
+    known = None if scan.control is None else scan.control.channel_id
     return None if known is None else known.hex()
 
 
-def _options(survey: DirectoryScan, left: object, like: Manifest | None, guesses: list[str]) -> StoredOptions:
+def _options(scan: DirectoryScan, left: object, like: Manifest | None, guesses: list[str]) -> StoredOptions:
     try:
         return StoredOptions.from_json(left)
     except ValueError:
@@ -105,12 +105,12 @@ def _options(survey: DirectoryScan, left: object, like: Manifest | None, guesses
     else:
         guesses.append("durability, capacity, retention and compression are taken from the other channel")
     options = ChannelOptions().resolve() if like is None else like.options
-    paths = [survey.segments / name for name in survey.list(survey.segments) if begin_of(name) is not None]
-    segments = [path for path in paths if survey.files.is_file(path)]
+    paths = [scan.segments / name for name in scan.list(scan.segments) if begin_of(name) is not None]
+    segments = [path for path in paths if scan.files.is_file(path)]
     if not segments:
         return options
-    sizes = Counter(map(survey.files.size_of, segments))
-    modes = Counter(stat.S_IMODE(survey.files.mode_of(path)) for path in segments)
+    sizes = Counter(map(scan.files.size_of, segments))
+    modes = Counter(stat.S_IMODE(scan.files.mode_of(path)) for path in segments)
     try:
         return replace(options, segment_size=sizes.most_common(1)[0][0], mode=modes.most_common(1)[0][0])
     except ValueError:

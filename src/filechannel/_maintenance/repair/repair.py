@@ -82,8 +82,8 @@ def plan_repair(
 
     *like* is another channel, or a copy of a manifest, that gives codec and schema if the manifest is lost.
     """
-    with DirectoryScan.of(path, files) as survey:
-        return _Planner(survey, like, progress).plan()
+    with DirectoryScan.of(path, files) as scan:
+        return _Planner(scan, like, progress).plan()
 
 
 @final
@@ -106,18 +106,18 @@ def repair(
     """
     files, done = files or Files(), list[Action]()
     files.confine(path)
-    with DirectoryScan.of(path, files) as survey:
-        if survey.manifest is not None:
-            survey.manifest.check_writable(path)
+    with DirectoryScan.of(path, files) as scan:
+        if scan.manifest is not None:
+            scan.manifest.check_writable(path)
     for _ in range(_ROUNDS):
-        with _alone(files, path), DirectoryScan.of(path, files) as survey:
-            plan = _Planner(survey, like, progress).plan()
+        with _alone(files, path), DirectoryScan.of(path, files) as scan:
+            plan = _Planner(scan, like, progress).plan()
             for action in plan.actions:
                 action.do()
         if not plan.actions:
             break
         done += plan.actions
-        if survey.manifest is not None or not plan.hopeless:
+        if scan.manifest is not None or not plan.hopeless:
             _open_once(files, path)
     return Repaired(actions=tuple(done), report=verify(path, files=files))
 
@@ -153,8 +153,8 @@ def _alone(files: Files, path: Path) -> Generator[None]:
 
 
 def _locked(path: Path) -> ChannelLockedError:
-    with DirectoryScan.of(path) as survey:
-        holder = survey.writers[0].unless_ended() if survey.writers else Holder(None, None, None)
+    with DirectoryScan.of(path) as scan:
+        holder = scan.writers[0].unless_ended() if scan.writers else Holder(None, None, None)
     return ChannelLockedError(path, holder.pid, holder.host, holder.since)
 
 
@@ -162,26 +162,26 @@ def _locked(path: Path) -> ChannelLockedError:
 class _Planner:
     """Plans one repair."""
 
-    def __init__(self, survey: DirectoryScan, like: Path | None, progress: Progress) -> None:
-        self._survey = survey
+    def __init__(self, scan: DirectoryScan, like: Path | None, progress: Progress) -> None:
+        self._scan = scan
         self._like = like
         self._progress = progress
-        mode = 0o600 if survey.manifest is None else survey.manifest.options.mode
-        self._quarantine = Quarantine(survey.files, survey.path, mode)
-        self._copies = HardLinks(survey.files, survey.path, mode, survey.limits)
-        self._repairer = RepairApplier(survey.files, survey.path, survey.segments, mode, self._copies)
+        mode = 0o600 if scan.manifest is None else scan.manifest.options.mode
+        self._quarantine = Quarantine(scan.files, scan.path, mode)
+        self._copies = HardLinks(scan.files, scan.path, mode, scan.limits)
+        self._repairer = RepairApplier(scan.files, scan.path, scan.segments, mode, self._copies)
         self._mode = mode
 
     def plan(self) -> Plan:
         """Check everything, and return the plan."""
-        chain, checked = Verification(self._survey, progress=self._progress).run()
-        report = report_of(self._survey, chain, checked)
+        chain, checked = Verification(self._scan, progress=self._progress).run()
+        report = report_of(self._scan, chain, checked)
         hopeless: list[Finding] = []
         actions: list[Action] = []
         left = tuple(finding for finding in report.findings if finding.mend is not None)
         if any(finding.kind == DIRECTORY and finding.severity == "error" for finding in left):
             # The link may lead to the right directory: treat nothing as lost before a person has checked.
-            return Plan(report=report, actions=(), hopeless=left, writers=tuple(self._survey.writers))
+            return Plan(report=report, actions=(), hopeless=left, writers=tuple(self._scan.writers))
         actions += self._half_made(report)
         actions += self._links(report, lock=False)  # before anything is written in place
         actions += self._manifest(report, hopeless)
@@ -195,7 +195,7 @@ class _Planner:
             report=report,
             actions=tuple(actions),
             hopeless=(*hopeless, *left),
-            writers=tuple(self._survey.writers),
+            writers=tuple(self._scan.writers),
         )
 
     # Files with hard links outside of the channel
@@ -207,29 +207,29 @@ class _Planner:
                 what = (
                     f"{'create it again' if lock else 'replace it with a copy'}: it is {finding.what.partition(':')[0]}"
                 )
-                do = partial(self._copies.replace, self._survey.path / finding.file)
+                do = partial(self._copies.replace, self._scan.path / finding.file)
                 yield Action(file=finding.file, what=what, do=do)
 
     # The manifest
 
     def _manifest(self, report: Report, hopeless: list[Finding]) -> Iterator[Action]:
-        survey = self._survey
-        if survey.manifest is not None:
+        scan = self._scan
+        if scan.manifest is not None:
             return
         try:
-            like = None if self._like is None else manifest_at(survey.files, self._like)
-            rebuilt = rebuild_manifest(survey, like)
+            like = None if self._like is None else manifest_at(scan.files, self._like)
+            rebuilt = rebuild_manifest(scan, like)
         except UnknownMessagesError:
             hopeless += [finding for finding in report.findings if finding.kind == "manifest"]
             return
 
         def write() -> None:
-            path, problem = survey.path / MANIFEST, survey.manifest_problem or "damaged"
-            if survey.files.is_file(path):
+            path, problem = scan.path / MANIFEST, scan.manifest_problem or "damaged"
+            if scan.files.is_file(path):
                 self._quarantine.keep(path, problem)
-            elif survey.files.exists(path):
+            elif scan.files.exists(path):
                 self._quarantine.take(path, problem)
-            rebuilt.manifest.write(survey.files, survey.path)
+            rebuilt.manifest.write(scan.files, scan.path)
 
         guesses = f" ({'; '.join(rebuilt.guesses)})" if rebuilt.guesses else ""
         yield Action(file=MANIFEST, what=f"create it again{guesses}", do=write)
@@ -239,7 +239,7 @@ class _Planner:
     def _half_made(self, report: Report) -> Iterator[Action]:
         for finding in report.findings:
             if finding.kind in {"half-made", "orphan", MISPLACED}:
-                path = self._survey.path / finding.file
+                path = self._scan.path / finding.file
                 what = f"move it to {QUARANTINE}/: {finding.what}"
                 yield Action(file=finding.file, what=what, do=partial(self._quarantine.take, path, finding.what))
 
@@ -248,21 +248,21 @@ class _Planner:
     def _segments(self, changes: list[Change]) -> Iterator[Action]:
         for change in changes:
             if change.is_needed:
-                file = self._survey.relative(change.checked.head.path)
+                file = self._scan.relative(change.checked.head.path)
                 yield Action(file=file, what=_describe(change), do=partial(self._repairer.change, change))
 
     def _indexes(self, checked: list[Checked]) -> Iterator[Action]:
         for each in checked:
             if each.bad_entries:
                 finding = next(finding for finding in each.findings if finding.kind == "index")
-                what = f"keep the {len(each.marks)} valid entries, and the old file in {QUARANTINE}/"
+                what = f"keep the {len(each.entries)} valid entries, and the old file in {QUARANTINE}/"
                 do = partial(self._repairer.rewrite_index, each, finding.what)
                 yield Action(file=finding.file, what=what, do=do)
 
     # Positions
 
     def _positions(self, report: Report, chain: Chain) -> Iterator[Action]:
-        repairer = PositionRepair(self._survey, self._quarantine, self._mode, chain)
+        repairer = PositionRepair(self._scan, self._quarantine, self._mode, chain)
         for finding in report.findings:
             if finding.kind in {"cursor", "group", "producer"}:
                 what, do = repairer.repair(finding)
@@ -271,18 +271,18 @@ class _Planner:
     # The control file, and the end of the log
 
     def _control(self, report: Report, chain: Chain, checked: list[Checked], *, has_others: bool) -> Iterator[Action]:
-        survey, path = self._survey, self._survey.path / CONTROL
+        scan, path = self._scan, self._scan.path / CONTROL
         bad = [each for each in report.findings if each.kind in {"control", "checkpoint"} and each.severity != "note"]
         if bad:
             reason = "; ".join(finding.what for finding in bad)
 
             def keep() -> None:
-                control, manifest = survey.control, survey.manifest
+                control, manifest = scan.control, scan.manifest
                 if control is not None and manifest is not None and control.is_foreign(manifest.id):
                     self._quarantine.take(path, reason)  # its checkpoints would be taken for those of this channel
-                elif survey.files.is_file(path):
-                    self._quarantine.keep_content(CONTROL, survey.files.read(path, CONTROL_SIZE), reason)
-                elif survey.files.exists(path):
+                elif scan.files.is_file(path):
+                    self._quarantine.keep_content(CONTROL, scan.files.read(path, CONTROL_SIZE), reason)
+                elif scan.files.exists(path):
                     self._quarantine.take(path, reason)
 
             what = f"keep a copy in {QUARANTINE}/ and open the channel, which finds the end of the log again"
@@ -292,7 +292,7 @@ class _Planner:
                 f"open the channel, which resumes far behind offset {chain.end.offset}: everything before that is lost"
             )
             yield Action(file=CONTROL, what=what, do=_nothing)
-        elif has_others and not survey.is_believed:
+        elif has_others and not scan.is_believed:
             yield Action(file=CONTROL, what="open the channel, which finds the end of the log", do=_nothing)
 
 
@@ -305,18 +305,20 @@ def _is_cut_short(chain: Chain, checked: list[Checked]) -> bool:
 
 
 def _describe(change: Change) -> str:
-    head, pieces = change.checked.head, change.pieces
-    if not pieces:
+    head, repaired_segments = change.checked.head, change.repaired_segments
+    if not repaired_segments:
         return f"move it to {QUARANTINE}/: no record in it can be read"
     if change.is_header_only:
-        piece = pieces[0]
+        repaired = repaired_segments[0]
         if head.header is None:
-            return f"rewrite its header: {change.checked.messages} messages from sequence {piece.first_sequence} on"
-        if head.header.previous_end != piece.previous_end:
-            return f"record in its header that nothing is left between offsets {piece.previous_end} and {piece.begin}"
-        return f"record in its header that its records end at offset {piece.end}"
+            return f"rewrite its header: {change.checked.messages} messages from sequence {repaired.first_sequence} on"
+        if head.header.previous_end != repaired.previous_end:
+            between = f"offsets {repaired.previous_end} and {repaired.begin}"
+            return f"record in its header that nothing is left between {between}"
+        return f"record in its header that its records end at offset {repaired.end}"
     lost = f", {change.checked.lost} lost" if change.checked.lost else ""
-    kept = f"{change.checked.messages} messages stay in place, in {len(pieces)} segment{'s' * (len(pieces) > 1)}"
+    segments = f"{len(repaired_segments)} segment{'s' * (len(repaired_segments) > 1)}"
+    kept = f"{change.checked.messages} messages stay in place, in {segments}"
     return f"leave out what is damaged: {kept}{lost}; the old file is moved to {QUARANTINE}/"
 
 

@@ -18,7 +18,7 @@ from ..verify.walk_segment_records import RecordRun
 
 @final
 @dataclass(frozen=True, slots=True)
-class Piece:
+class RepairedSegment:
     """A segment as it should be."""
 
     begin: Offset
@@ -36,30 +36,30 @@ class Change:
     """The segments that replace one segment; there is nothing to do if it is like that already."""
 
     checked: Checked
-    pieces: tuple[Piece, ...]
+    repaired_segments: tuple[RepairedSegment, ...]
     """Empty if it contains no record."""
 
     @property
     def is_needed(self) -> bool:
         """Whether the segment is different from what it should be."""
-        if len(self.pieces) != 1:
+        if len(self.repaired_segments) != 1:
             return True
-        head, piece = self.checked.head, self.pieces[0]
+        head, repaired = self.checked.head, self.repaired_segments[0]
         header = head.header
         return header is None or (header.begin, head.end, header.first_sequence, header.previous_end) != (
-            piece.begin,
-            piece.end,
-            piece.first_sequence,
-            piece.previous_end,
+            repaired.begin,
+            repaired.end,
+            repaired.first_sequence,
+            repaired.previous_end,
         )
 
     @property
     def is_header_only(self) -> bool:
         """Whether its records can stay in place."""
-        head, pieces = self.checked.head, self.pieces
-        if len(pieces) != 1 or pieces[0].begin != head.begin:
+        head, repaired_segments = self.checked.head, self.repaired_segments
+        if len(repaired_segments) != 1 or repaired_segments[0].begin != head.begin:
             return False
-        return not head.is_compressed or (head.header is not None and head.end == pieces[0].end)
+        return not head.is_compressed or (head.header is not None and head.end == repaired_segments[0].end)
 
 
 def plan_split(checked: list[Checked], end: End | None) -> list[Change]:
@@ -68,17 +68,17 @@ def plan_split(checked: list[Checked], end: End | None) -> list[Change]:
     reached: Offset | None = None
     sequence = 0
     for each, is_last in zip(checked, [False] * (len(checked) - 1) + [True], strict=False):
-        pieces: list[Piece] = []
-        if not each.stretches and _is_empty_and_right(each):
-            each.stretches.append(RecordRun(each.head.begin, each.head.begin))
+        repaired_segments: list[RepairedSegment] = []
+        if not each.runs and _is_empty_and_right(each):
+            each.runs.append(RecordRun(each.head.begin, each.head.begin))
         firsts = _first_sequences(each, reached, sequence)
-        for stretch, first in zip(each.stretches, firsts, strict=True):
-            previous_end = _previous_end(each, stretch, reached, end)
-            stays_open = is_last and stretch is each.stretches[-1] and len(each.stretches) == 1 and _may_grow(each, end)
-            piece_end = None if stays_open else stretch.stop
-            pieces.append(Piece(stretch.start, piece_end, stretch.stop, first, previous_end))
-            reached, sequence = stretch.stop, first + stretch.messages
-        changes.append(Change(each, tuple(pieces)))
+        for run, first in zip(each.runs, firsts, strict=True):
+            previous_end = _previous_end(each, run, reached, end)
+            stays_open = is_last and run is each.runs[-1] and len(each.runs) == 1 and _may_grow(each, end)
+            repaired_end = None if stays_open else run.stop
+            repaired_segments.append(RepairedSegment(run.start, repaired_end, run.stop, first, previous_end))
+            reached, sequence = run.stop, first + run.messages
+        changes.append(Change(each, tuple(repaired_segments)))
     return changes
 
 
@@ -95,12 +95,12 @@ def _may_grow(checked: Checked, end: End | None) -> bool:
     return end is None or not end.is_believed or checked.end == end.offset
 
 
-def _previous_end(checked: Checked, stretch: RecordRun, reached: Offset | None, end: End | None) -> Offset:
+def _previous_end(checked: Checked, run: RecordRun, reached: Offset | None, end: End | None) -> Offset:
     if reached is not None:
         return reached
-    oldest = checked.head.begin if end is None else min(end.oldest, stretch.start)
+    oldest = checked.head.begin if end is None else min(end.oldest, run.start)
     header = checked.head.header
-    return oldest if header is None or stretch.start != header.begin else min(header.previous_end, oldest)
+    return oldest if header is None or run.start != header.begin else min(header.previous_end, oldest)
 
 
 def _first_sequences(checked: Checked, reached: Offset | None, sequence: int) -> list[int]:
@@ -109,16 +109,16 @@ def _first_sequences(checked: Checked, reached: Offset | None, sequence: int) ->
     It is taken from the header, from the index, or counted back from what is known behind it; else at least one message
     is missing.
     """
-    stretches, header = checked.stretches, checked.head.header
-    known = [stretch.first_sequence() for stretch in stretches]
-    if stretches and stretches[0].start == checked.head.begin and header is not None:
+    runs, header = checked.runs, checked.head.header
+    known = [run.first_sequence() for run in runs]
+    if runs and runs[0].start == checked.head.begin and header is not None:
         known[0] = header.first_sequence
-    elif stretches and stretches[0].start == reached:
+    elif runs and runs[0].start == reached:
         known[0] = sequence
-    if stretches and known[-1] is None and checked.bounds.sequence is not None and checked.end == checked.bounds.stop:
-        known[-1] = checked.bounds.sequence - stretches[-1].messages
+    if runs and known[-1] is None and checked.bounds.sequence is not None and checked.end == checked.bounds.stop:
+        known[-1] = checked.bounds.sequence - runs[-1].messages
     found: list[int] = []
-    for stretch, first in zip(stretches, known, strict=True):
-        found.append(sequence + (stretch.start != reached and reached is not None) if first is None else first)
-        reached, sequence = stretch.stop, found[-1] + stretch.messages
+    for run, first in zip(runs, known, strict=True):
+        found.append(sequence + (run.start != reached and reached is not None) if first is None else first)
+        reached, sequence = run.stop, found[-1] + run.messages
     return found

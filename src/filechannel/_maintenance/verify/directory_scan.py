@@ -66,9 +66,9 @@ class DirectoryScan:
         files = files or Files()
         files.confine(path)
         manifest, manifest_problem = _manifest(files, path)
-        survey = cls(files, path, manifest, manifest_problem, None, None)
-        survey._open_control()
-        return survey
+        scan = cls(files, path, manifest, manifest_problem, None, None)
+        scan._open_control()
+        return scan
 
     def _open_control(self) -> None:
         try:

@@ -33,7 +33,7 @@ class Finding:
     """How to fix it, if a repair does not."""
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """File and position in one string."""
         return self.file if self.position is None else f"{self.file}:{self.position}"
 

@@ -31,7 +31,7 @@ from ..._storage.producers.producer_positions import POSITION_SUFFIX, PRODUCERS,
 from ..._storage.producers.staging import STAGING
 from ..._storage.segments.catalog import SEGMENTS
 from ..._storage.segments.compressed_segment import compressed_begin_of
-from ..._storage.segments.free_list import SPARE
+from ..._storage.segments.free_list import FREE_FILE_PREFIX
 from ..._storage.segments.segment import HALF_MADE, begin_of
 from ..._storage.segments.segment_index import INDEX_SUFFIX, indexed_begin_of
 from ..._storage.system.os_calls import QUARANTINE, REPLACING, Files
@@ -49,23 +49,23 @@ MISPLACED = "misplaced"
 _LOOKS = 100  # at a position that a process may be writing
 
 
-def check_metadata(survey: DirectoryScan, chain: Chain) -> list[Finding]:
+def check_metadata(scan: DirectoryScan, chain: Chain) -> list[Finding]:
     """Check all files except the segments."""
     return [
-        *_manifest(survey),
-        *_control(survey),
-        *_lock(survey),
-        *_directories(survey),
-        *_consumers(survey, chain.end),
-        *_producers(survey),
-        *_links(survey),
-        *_strays(survey),
-        *_put_aside(survey),
+        *_manifest(scan),
+        *_control(scan),
+        *_lock(scan),
+        *_directories(scan),
+        *_consumers(scan, chain.end),
+        *_producers(scan),
+        *_links(scan),
+        *_strays(scan),
+        *_put_aside(scan),
     ]
 
 
 def _found(
-    survey: DirectoryScan,
+    scan: DirectoryScan,
     severity: Severity,
     kind: str,
     path: Path,
@@ -73,106 +73,106 @@ def _found(
     position: int | None = None,
     mend: str | None = None,
 ) -> Finding:
-    return Finding(severity=severity, kind=kind, file=survey.relative(path), what=what, position=position, mend=mend)
+    return Finding(severity=severity, kind=kind, file=scan.relative(path), what=what, position=position, mend=mend)
 
 
 # Manifest and control file
 
 
-def _manifest(survey: DirectoryScan) -> Iterator[Finding]:
-    if survey.manifest_problem is not None:
-        what = f"the channel cannot be opened: {survey.manifest_problem}"
-        yield _found(survey, "error", "manifest", survey.path / MANIFEST, what)
+def _manifest(scan: DirectoryScan) -> Iterator[Finding]:
+    if scan.manifest_problem is not None:
+        what = f"the channel cannot be opened: {scan.manifest_problem}"
+        yield _found(scan, "error", "manifest", scan.path / MANIFEST, what)
 
 
-def _control(survey: DirectoryScan) -> Iterator[Finding]:
-    path, control = survey.path / CONTROL, survey.control
+def _control(scan: DirectoryScan) -> Iterator[Finding]:
+    path, control = scan.path / CONTROL, scan.control
     if control is None:
-        what = f"{survey.control_problem}; the next process that opens the channel has to find the end of the log"
-        yield _found(survey, "error", "control", path, what)
+        what = f"{scan.control_problem}; the next process that opens the channel has to find the end of the log"
+        yield _found(scan, "error", "control", path, what)
         return
     channel_id = control.channel_id
     if channel_id is None:
-        yield _found(survey, "warning", "control", path, "the identity does not match its checksum", 0)
-    elif survey.manifest is not None and control.is_foreign(survey.manifest.id):
-        yield _found(survey, "error", "control", path, "it belongs to another channel", CONTROL_CHANNEL)
+        yield _found(scan, "warning", "control", path, "the identity does not match its checksum", 0)
+    elif scan.manifest is not None and control.is_foreign(scan.manifest.id):
+        yield _found(scan, "error", "control", path, "it belongs to another channel", CONTROL_CHANNEL)
     elif not control.has_tail:
-        yield _found(survey, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
-    elif not survey.is_believed and not survey.slots:
+        yield _found(scan, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
+    elif not scan.is_believed and not scan.slots:
         what = "the machine was restarted, or this is a copy: the next process that opens it finds the end of the log"
-        yield _found(survey, "note", "restarted", path, what)
+        yield _found(scan, "note", "restarted", path, what)
     if control.checkpoint() is None:
-        yield _found(survey, "error", "checkpoint", path, "no checkpoint is valid", CHECKPOINT_SLOTS[0])
+        yield _found(scan, "error", "checkpoint", path, "no checkpoint is valid", CHECKPOINT_SLOTS[0])
         return
     for slot in control.damaged_checkpoints():
-        yield _found(survey, "note", "checkpoint", path, "one of two checkpoints is not valid", slot)
+        yield _found(scan, "note", "checkpoint", path, "one of two checkpoints is not valid", slot)
 
 
-def _directories(survey: DirectoryScan) -> Iterator[Finding]:
+def _directories(scan: DirectoryScan) -> Iterator[Finding]:
     """Report what is in place of a directory. A repair leaves it alone: a link may lead to the right directory."""
     for name in sorted(_DIRECTORIES):
-        path = survey.path / name
-        if (found := survey.files.other_directory(path)) is None:
+        path = scan.path / name
+        if (found := scan.files.other_directory(path)) is None:
             continue
         is_needed = name in (SEGMENTS, CONSUMERS, PRODUCERS)
         what = f"{found}, not a directory: its target is not read"
         mend = f"replace {path} with the directory itself" if is_needed else removing(path)
-        yield _found(survey, "error" if is_needed else "warning", DIRECTORY, path, what, mend=mend)
+        yield _found(scan, "error" if is_needed else "warning", DIRECTORY, path, what, mend=mend)
 
 
 # Consumers and producers
 
 
-def _lock(survey: DirectoryScan) -> Iterator[Finding]:
-    path = survey.path / LOCK
-    if (found := survey.files.other_kind(path)) is not None:
+def _lock(scan: DirectoryScan) -> Iterator[Finding]:
+    path = scan.path / LOCK
+    if (found := scan.files.other_kind(path)) is not None:
         what = f"{found}, not a regular file: the channel cannot be opened for writing or repaired until you remove it"
         mend = removing(path, is_directory=found == "a directory")
-        yield _found(survey, "warning", LOCK, path, what, mend=mend)
+        yield _found(scan, "warning", LOCK, path, what, mend=mend)
 
 
-def _consumers(survey: DirectoryScan, end: End | None) -> Iterator[Finding]:
-    directory = survey.path / CONSUMERS
-    for file in survey.list(directory):
+def _consumers(scan: DirectoryScan, end: End | None) -> Iterator[Finding]:
+    directory = scan.path / CONSUMERS
+    for file in scan.list(directory):
         path = directory / file
         if name_of(file) is None:
             continue
-        if (found := survey.files.other_kind(path)) is not None:
+        if (found := scan.files.other_kind(path)) is not None:
             lost = f"the position of consumer {name_of(file)!r} is lost, so nothing is deleted"
-            yield _found(survey, "error", "cursor", path, f"{found}, not a regular file: {lost}")
+            yield _found(scan, "error", "cursor", path, f"{found}, not a regular file: {lost}")
             continue
-        with _opened(survey.files, path) as descriptor:
+        with _opened(scan.files, path) as descriptor:
             if descriptor is not None:
-                yield from _consumer(survey, path, descriptor, end)
+                yield from _consumer(scan, path, descriptor, end)
 
 
-def _consumer(survey: DirectoryScan, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
+def _consumer(scan: DirectoryScan, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
     size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
-    content = survey.files.read_at(descriptor, size, 0)
-    for _ in range(_LOOKS if survey.slots else 0):  # a process may be writing to it
+    content = scan.files.read_at(descriptor, size, 0)
+    for _ in range(_LOOKS if scan.slots else 0):  # a process may be writing to it
         if read_position(content) is not None and _ring_problem(path, content) is None:
             break
-        content = survey.files.read_at(descriptor, size, 0)
+        content = scan.files.read_at(descriptor, size, 0)
     position = read_position(content)
     if position is None:
         if is_damaged(content):
             cut = f": {len(content)} of {size} bytes are left" if len(content) < size else ""
             what = f"the position of consumer {name_of(path.name)!r} is damaged, so nothing is deleted{cut}"
-            yield _found(survey, "error", "cursor", path, what, 0)
+            yield _found(scan, "error", "cursor", path, what, 0)
         return
     if len(content) < size:
         what = f"the file is truncated: {len(content)} of {size} bytes"
-        yield _found(survey, "warning", "cursor", path, what, len(content))
-    if end is not None and end.is_believed and position.offset > _end_now(survey, end):
+        yield _found(scan, "warning", "cursor", path, what, len(content))
+    if end is not None and end.is_believed and position.offset > _end_now(scan, end):
         what = f"consumer {name_of(path.name)!r} is at offset {position.offset}, behind the end of the log"
-        yield _found(survey, "error", "cursor", path, what, 0)
+        yield _found(scan, "error", "cursor", path, what, 0)
     if (problem := _ring_problem(path, content)) is not None:
-        yield _found(survey, "warning", "group", path, f"the ring of the group is damaged: {problem}", GROUP_HEAD)
+        yield _found(scan, "warning", "group", path, f"the ring of the group is damaged: {problem}", GROUP_HEAD)
 
 
-def _end_now(survey: DirectoryScan, end: End) -> int:
+def _end_now(scan: DirectoryScan, end: End) -> int:
     """Return the current end of the log: a consumer may have read further since."""
-    return max(end.offset, end.offset if survey.control is None else survey.control.write_offset)
+    return max(end.offset, end.offset if scan.control is None else scan.control.write_offset)
 
 
 def _ring_problem(path: Path, content: bytes) -> str | None:
@@ -180,100 +180,100 @@ def _ring_problem(path: Path, content: bytes) -> str | None:
     return ring_problem(content) if is_group(path) else None
 
 
-def _producers(survey: DirectoryScan) -> Iterator[Finding]:
-    directory = survey.path / PRODUCERS
-    for file in survey.list(directory):
+def _producers(scan: DirectoryScan) -> Iterator[Finding]:
+    directory = scan.path / PRODUCERS
+    for file in scan.list(directory):
         path = directory / file
         if not file.endswith(POSITION_SUFFIX):
             continue
-        if (found := survey.files.other_kind(path)) is not None:
+        if (found := scan.files.other_kind(path)) is not None:
             what = f"{found}, not a regular file: the producer's position is searched for in the log, and nothing is"
-            yield _found(survey, "error", "producer", path, f"{what} deleted until then")
+            yield _found(scan, "error", "producer", path, f"{what} deleted until then")
             continue
-        with _opened(survey.files, path) as descriptor:
-            content = b"" if descriptor is None else survey.files.read_at(descriptor, POSITION_SIZE, 0)
+        with _opened(scan.files, path) as descriptor:
+            content = b"" if descriptor is None else scan.files.read_at(descriptor, POSITION_SIZE, 0)
         if len(content) < POSITION_SIZE and any(content):
             yield _found(
-                survey, "warning", "producer", path, f"the file is truncated: {len(content)} bytes", len(content)
+                scan, "warning", "producer", path, f"the file is truncated: {len(content)} bytes", len(content)
             )
         elif any(content[: POSITION_SLOTS[-1] + POSITION.size]) and not slots_in(content):
             what = "the producer's position is damaged; it is searched for in the log"
-            yield _found(survey, "error", "producer", path, what, 0)
+            yield _found(scan, "error", "producer", path, what, 0)
 
 
 # Names
 
 
-def _links(survey: DirectoryScan) -> Iterator[Finding]:
+def _links(scan: DirectoryScan) -> Iterator[Finding]:
     """Report the files that cannot be opened for writing because they have names outside of the channel.
 
     Finished segments and indexes may have such names, as in a backup by hard links: they are not written in place.
     """
-    paths = [survey.path / CONTROL, survey.path / LOCK]
-    paths += [survey.segments / name for name in survey.list(survey.segments) if begin_of(name) is not None][-1:]
-    for directory in (survey.path / CONSUMERS, survey.path / PRODUCERS):
-        names = survey.list(directory)
+    paths = [scan.path / CONTROL, scan.path / LOCK]
+    paths += [scan.segments / name for name in scan.list(scan.segments) if begin_of(name) is not None][-1:]
+    for directory in (scan.path / CONSUMERS, scan.path / PRODUCERS):
+        names = scan.list(directory)
         paths += [directory / name for name in names if name_of(name) is not None or name.endswith(POSITION_SUFFIX)]
     for path in paths:
-        problem = survey.files.link_problem(path)
+        problem = scan.files.link_problem(path)
         if problem is not None:
             what = f"{problem}: it cannot be opened for writing until `repair` has replaced it with a copy"
-            yield _found(survey, "warning", LINKS, path, what)
+            yield _found(scan, "warning", LINKS, path, what)
 
 
-def _strays(survey: DirectoryScan) -> Iterator[Finding]:
-    for name in survey.list(survey.path):
-        path = survey.path / name
-        if name == MANIFEST + REPLACING and not survey.slots:
-            yield _found(survey, "warning", "half-made", path, "a process died while it replaced the manifest")
+def _strays(scan: DirectoryScan) -> Iterator[Finding]:
+    for name in scan.list(scan.path):
+        path = scan.path / name
+        if name == MANIFEST + REPLACING and not scan.slots:
+            yield _found(scan, "warning", "half-made", path, "a process died while it replaced the manifest")
         elif name not in _DIRECTORIES | {MANIFEST, CONTROL, LOCK, MANIFEST + REPLACING}:
-            yield _found(survey, "note", "stray", path, "not a file of the channel")
-    begins = set(segment_begins(survey))
-    for name in survey.list(survey.segments):
-        yield from _stray_segment(survey, survey.segments / name, begins)
-    for name in survey.list(survey.path / CONSUMERS):
+            yield _found(scan, "note", "stray", path, "not a file of the channel")
+    begins = set(segment_begins(scan))
+    for name in scan.list(scan.segments):
+        yield from _stray_segment(scan, scan.segments / name, begins)
+    for name in scan.list(scan.path / CONSUMERS):
         if name_of(name) is None:
-            yield _found(survey, "note", "stray", survey.path / CONSUMERS / name, "not a file of the channel")
-    for name in survey.list(survey.path / PRODUCERS):
+            yield _found(scan, "note", "stray", scan.path / CONSUMERS / name, "not a file of the channel")
+    for name in scan.list(scan.path / PRODUCERS):
         if not name.endswith(POSITION_SUFFIX):
-            yield _found(survey, "note", "stray", survey.path / PRODUCERS / name, "not a file of the channel")
-    for name in survey.list(survey.path / WAKE_FIFOS):
-        path = survey.path / WAKE_FIFOS / name
-        mode = survey.files.mode_of(path)
+            yield _found(scan, "note", "stray", scan.path / PRODUCERS / name, "not a file of the channel")
+    for name in scan.list(scan.path / WAKE_FIFOS):
+        path = scan.path / WAKE_FIFOS / name
+        mode = scan.files.mode_of(path)
         if mode and not (name.isascii() and name.isdigit() and S_ISFIFO(mode)):
-            yield _found(survey, "note", "stray", path, "not a file of the channel")
+            yield _found(scan, "note", "stray", path, "not a file of the channel")
 
 
-def _stray_segment(survey: DirectoryScan, path: Path, begins: set[Offset]) -> Iterator[Finding]:
-    name, mode = path.name, survey.files.mode_of(path)
+def _stray_segment(scan: DirectoryScan, path: Path, begins: set[Offset]) -> Iterator[Finding]:
+    name, mode = path.name, scan.files.mode_of(path)
     if not mode:
         return  # removed since
     if name.startswith(HALF_MADE):
-        if not survey.slots:
+        if not scan.slots:
             yield _found(
-                survey, "warning", "half-made", path, "a process died while it created the file, which is not used"
+                scan, "warning", "half-made", path, "a process died while it created the file, which is not used"
             )
-    elif name.startswith(SPARE):
-        if S_ISREG(mode) and survey.manifest is not None and not survey.slots:
-            size = survey.files.size_of(path)
-            if size != survey.manifest.options.segment_size:
-                yield _found(survey, "note", "spare", path, f"a file of {size} bytes in the free list cannot be reused")
+    elif name.startswith(FREE_FILE_PREFIX):
+        if S_ISREG(mode) and scan.manifest is not None and not scan.slots:
+            size = scan.files.size_of(path)
+            if size != scan.manifest.options.segment_size:
+                yield _found(scan, "note", "spare", path, f"a file of {size} bytes in the free list cannot be reused")
     elif name.endswith(INDEX_SUFFIX):
-        if indexed_begin_of(name) not in begins and not survey.slots:
-            yield _found(survey, "warning", "orphan", path, "an index without a segment")
-        elif (found := survey.files.other_kind(path)) is not None:
+        if indexed_begin_of(name) not in begins and not scan.slots:
+            yield _found(scan, "warning", "orphan", path, "an index without a segment")
+        elif (found := scan.files.other_kind(path)) is not None:
             what = f"{found}, not a regular file: seeking takes longer, and nothing is lost"
-            yield _found(survey, "warning", MISPLACED, path, what)
+            yield _found(scan, "warning", MISPLACED, path, what)
     elif begin_of(name) is None and compressed_begin_of(name) is None:
-        yield _found(survey, "note", "stray", path, "not a file of the channel")
+        yield _found(scan, "note", "stray", path, "not a file of the channel")
 
 
-def _put_aside(survey: DirectoryScan) -> Iterator[Finding]:
-    names = set(survey.list(survey.path / QUARANTINE))
+def _put_aside(scan: DirectoryScan) -> Iterator[Finding]:
+    names = set(scan.list(scan.path / QUARANTINE))
     count = sum(name.removesuffix(".json") not in names - {name} for name in names)
     if count:
         what = f"{count} file{'s' * (count > 1)} in quarantine, each with a .json file that gives the reason"
-        yield _found(survey, "note", "quarantine", survey.path / QUARANTINE, what)
+        yield _found(scan, "note", "quarantine", scan.path / QUARANTINE, what)
 
 
 @contextmanager

@@ -42,34 +42,34 @@ class Chain:
         return sum(stop - link.head.begin for link, stop in zip(self.links, stops, strict=True))
 
 
-def segment_begins(survey: DirectoryScan) -> list[Offset]:
+def segment_begins(scan: DirectoryScan) -> list[Offset]:
     """Return the begin of every segment, plain or compressed."""
     try:
-        return stored_begins(survey.files, survey.segments)
+        return stored_begins(scan.files, scan.segments)
     except UnexpectedFileError:  # a link in place of the directory, which is reported as such
         return []
 
 
-def read_chain(survey: DirectoryScan) -> Chain:
+def read_chain(scan: DirectoryScan) -> Chain:
     """Read the headers of all segments that contain records which are visible to readers."""
-    if survey.files.other_directory(survey.segments) is not None:
+    if scan.files.other_directory(scan.segments) is not None:
         return Chain(None, (), ())  # which is reported as such
-    end = survey.end()  # before the directory is read: what is created or published later is not checked
+    end = scan.end()  # before the directory is read: what is created or published later is not checked
     oldest = Offset(0) if end is None else end.oldest
     limit = end.offset if end is not None and end.is_believed else _NO_LIMIT
-    begins = [begin for begin in segment_begins(survey) if oldest <= begin <= limit]
-    found = [read_head(survey.files, survey.segments, begin) for begin in begins]
+    begins = [begin for begin in segment_begins(scan) if oldest <= begin <= limit]
+    found = [read_head(scan.files, scan.segments, begin) for begin in begins]
     heads = [head for head in found if head is not None]
     behind: list[Head | None] = [*heads[1:], None]
-    newest = _newest_with_records(survey, heads, end)
+    newest = _newest_with_records(scan, heads, end)
     links = [
         Link(head, _bounds(head, following, end, is_followed=head.begin < newest))
         for head, following in zip(heads, behind, strict=False)
     ]
-    return Chain(end, tuple(links), tuple(_missing(survey, heads, end)))
+    return Chain(end, tuple(links), tuple(_missing(scan, heads, end)))
 
 
-def _newest_with_records(survey: DirectoryScan, heads: list[Head], end: End | None) -> Offset:
+def _newest_with_records(scan: DirectoryScan, heads: list[Head], end: End | None) -> Offset:
     """Return where the last segment with intact records begins: those before it were written to their ends.
 
     After a power cut there may be gaps before it, too. They cannot be distinguished from damage, and a repair keeps the
@@ -78,7 +78,7 @@ def _newest_with_records(survey: DirectoryScan, heads: list[Head], end: End | No
     if end is None or end.is_believed:
         return Offset(0)  # the range with records is known
     for head in reversed(heads):
-        if head.begin <= end.offset or holds_records(survey, head):
+        if head.begin <= end.offset or holds_records(scan, head):
             return head.begin
     return Offset(0)
 
@@ -112,35 +112,35 @@ def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Off
     return max(head.begin, min(stop, end.offset))
 
 
-def _missing(survey: DirectoryScan, heads: list[Head], end: End | None) -> list[Finding]:
+def _missing(scan: DirectoryScan, heads: list[Head], end: End | None) -> list[Finding]:
     """Report missing records between two segments, before the first or behind the last."""
     found: list[Finding] = []
     if end is None:
         return found
     if heads and (first := heads[0]).header is not None and first.header.previous_end > end.oldest < first.begin:
-        found.append(_gap(survey, first, end.oldest, first.header.previous_end))
+        found.append(_gap(scan, first, end.oldest, first.header.previous_end))
     for head, following in pairwise(heads):
         if following.header is None or head.header is None:
             continue
         previous_end = following.header.previous_end
         own_end = previous_end if head.end is None else head.end
         if own_end < previous_end:
-            found.append(_gap(survey, following, own_end, previous_end))
+            found.append(_gap(scan, following, own_end, previous_end))
         elif own_end > previous_end:
             what = f"it begins behind offset {previous_end}, but the segment before it ends at {own_end}"
-            file, position = survey.relative(following.path), SEGMENT_PREVIOUS_END
+            file, position = scan.relative(following.path), SEGMENT_PREVIOUS_END
             found.append(Finding(severity="error", kind="overlap", file=file, position=position, what=what))
     last = heads[-1].end if heads else end.oldest
     if last is not None and last < end.offset:
         what = f"the records from offset {last} to {end.offset}, the end of the log, are missing"
-        file = survey.relative(heads[-1].path if heads else survey.segments)
+        file = scan.relative(heads[-1].path if heads else scan.segments)
         found.append(
             Finding(severity="error", kind="missing", file=file, what=what, offset=last, size=end.offset - last)
         )
     return found
 
 
-def _gap(survey: DirectoryScan, following: Head, start: Offset, stop: Offset) -> Finding:
+def _gap(scan: DirectoryScan, following: Head, start: Offset, stop: Offset) -> Finding:
     what = f"the records from offset {start} to {stop}, before this segment, are missing"
-    file = survey.relative(following.path)
+    file = scan.relative(following.path)
     return Finding(severity="error", kind="missing", file=file, what=what, offset=start, size=stop - start)

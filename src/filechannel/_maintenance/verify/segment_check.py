@@ -71,17 +71,17 @@ def _parse(path: Path, begin: Offset, content: bytes, magic: bytes) -> Head:
     return Head(path, begin, content, header, valid_end(header, content), None)
 
 
-def holds_records(survey: DirectoryScan, head: Head) -> bool:
+def holds_records(scan: DirectoryScan, head: Head) -> bool:
     """Return whether a segment has an intact record. A compressed segment has."""
     if head.is_compressed:
         return head.header is not None
     try:
-        file = PlainFile(survey.files, head.path, head.begin, survey.limits)
+        file = PlainFile(scan.files, head.path, head.begin, scan.limits)
     except (FileNotFoundError, UnexpectedFileError):
         return False
     try:
         stop = min(head.end or file.space_end, file.space_end, file.data_end)
-        return next_record(file, head.begin, stop, read_index(survey.files, head.path)[0], UNWRITTEN) is not None
+        return next_record(file, head.begin, stop, read_index(scan.files, head.path)[0], UNWRITTEN) is not None
     finally:
         file.close()
 
@@ -107,9 +107,9 @@ class Checked:
 
     head: Head
     bounds: Bounds
-    stretches: list[RecordRun] = field(default_factory=list[RecordRun])
+    runs: list[RecordRun] = field(default_factory=list[RecordRun])
     findings: list[Finding] = field(default_factory=list[Finding])
-    marks: list[IndexEntry] = field(default_factory=list[IndexEntry])
+    entries: list[IndexEntry] = field(default_factory=list[IndexEntry])
     """The correct entries of its index."""
     bad_entries: int = 0
     """How many entries are wrong."""
@@ -119,17 +119,17 @@ class Checked:
     @property
     def end(self) -> Offset:
         """Where the last intact record ends."""
-        return self.stretches[-1].stop if self.stretches else self.head.begin
+        return self.runs[-1].stop if self.runs else self.head.begin
 
     @property
     def messages(self) -> int:
         """How many intact messages there are."""
-        return sum(stretch.messages for stretch in self.stretches)
+        return sum(run.messages for run in self.runs)
 
     @property
     def is_whole(self) -> bool:
         """Whether its records are contiguous from the beginning to where they must end."""
-        is_one = len(self.stretches) == 1 and self.stretches[0].start == self.head.begin
+        is_one = len(self.runs) == 1 and self.runs[0].start == self.head.begin
         return is_one and self.end >= min(self.bounds.certain, self.bounds.stop)
 
 
@@ -137,46 +137,46 @@ class Checked:
 class SegmentCheck:
     """Checks segments of one channel, any number of them at once."""
 
-    def __init__(self, survey: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
-        self._survey = survey
-        self._files = survey.files
+    def __init__(self, scan: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
+        self._scan = scan
+        self._files = scan.files
         self._check = check
         self._tick = tick
 
     def check(self, head: Head, bounds: Bounds) -> Checked:
         """Read and check the whole segment."""
         checked = Checked(head, bounds)
-        marks, bad = read_index(self._files, head.path)
+        entries, bad = read_index(self._files, head.path)
         if head.is_compressed:
-            self._check_compressed(checked, marks)
+            self._check_compressed(checked, entries)
         else:
-            self._check_plain(checked, marks)
+            self._check_plain(checked, entries)
         self._check_numbers(checked)
         self._check_index(checked, bad)
         return checked
 
     # Records
 
-    def _check_plain(self, checked: Checked, marks: list[IndexEntry]) -> None:
+    def _check_plain(self, checked: Checked, entries: list[IndexEntry]) -> None:
         head, bounds = checked.head, checked.bounds
         if head.header is None:
-            _add(self._survey, checked, "error", "header", f"not a segment: {head.problem}", position=0)
+            _add(self._scan, checked, "error", "header", f"not a segment: {head.problem}", position=0)
             if not head.content:
                 return
         try:
-            file = PlainFile(self._files, head.path, head.begin, self._survey.limits)
+            file = PlainFile(self._files, head.path, head.begin, self._scan.limits)
         except FileNotFoundError:
             return  # compressed or reclaimed since: the next check sees that
         try:
             stop = min(bounds.stop, file.space_end)
             if bounds.stop > bounds.certain:
                 stop = min(stop, max(bounds.certain, file.data_end))
-            self._walk(checked, file, stop, marks)
+            self._walk(checked, file, stop, entries)
             if bounds.certain > file.space_end:
                 what = f"the file is truncated: {bounds.certain - file.space_end} bytes of records are missing"
-                _add(self._survey, checked, "error", "cut", what, position=file.size, offset=file.space_end)
+                _add(self._scan, checked, "error", "cut", what, position=file.size, offset=file.space_end)
             for position in file.unreadable:
-                _add(self._survey, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
+                _add(self._scan, checked, "error", "disk", "the disk cannot read it", position=position, size=PAGE)
         finally:
             file.close()
         self._check_end(checked)
@@ -191,42 +191,42 @@ class SegmentCheck:
             what = "the header has no end, although another segment follows"
         else:
             return
-        _add(self._survey, checked, "warning", "end", what, position=SEGMENT_END)
+        _add(self._scan, checked, "warning", "end", what, position=SEGMENT_END)
 
-    def _check_compressed(self, checked: Checked, marks: list[IndexEntry]) -> None:
+    def _check_compressed(self, checked: Checked, entries: list[IndexEntry]) -> None:
         try:
-            segment = CompressedSegment.open(self._files, checked.head.path, self._survey.limits)
+            segment = CompressedSegment.open(self._files, checked.head.path, self._scan.limits)
         except FileNotFoundError:
             return
         except ValueError as error:
             what = f"not a compressed segment: {error}"
-            _add(self._survey, checked, "error", "header", what, position=0)
+            _add(self._scan, checked, "error", "header", what, position=0)
             return
-        self._walk(checked, segment, min(checked.bounds.stop, segment.end), marks)
+        self._walk(checked, segment, min(checked.bounds.stop, segment.end), entries)
 
     def _walk(
-        self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, marks: list[IndexEntry]
+        self, checked: Checked, segment: PlainFile | CompressedSegment, stop: Offset, entries: list[IndexEntry]
     ) -> None:
         found = SegmentRecords(
             segment,
             checked.head.begin,
             stop,
-            marks,
+            entries,
             certain=checked.bounds.certain,
             check=self._check,
             tick=self._tick,
         )
-        checked.stretches = found.runs
+        checked.runs = found.runs
         checked.bad_entries = found.misplaced
         for start, end, reason in found.damage:
             cause = segment.explain(start, reason) if isinstance(segment, CompressedSegment) else reason
             what = f"{end - start} bytes that are not a complete record: {cause}"
-            _add(self._survey, checked, "error", "record", what, offset=start, size=end - start)
+            _add(self._scan, checked, "error", "record", what, offset=start, size=end - start)
         for offset, reason in found.refused:
-            _add(self._survey, checked, "error", "payload", f"does not match the schema: {reason}", offset=offset)
+            _add(self._scan, checked, "error", "payload", f"does not match the schema: {reason}", offset=offset)
         if found.refusals > len(found.refused):
             what = f"{found.refusals - len(found.refused)} more messages do not match the schema"
-            _add(self._survey, checked, "error", "payload", what)
+            _add(self._scan, checked, "error", "payload", what)
 
     # Sequences and index
 
@@ -238,28 +238,28 @@ class SegmentCheck:
         missing = expected - header.first_sequence - checked.messages
         if checked.is_whole and missing:
             what = f"{checked.messages} messages, where {expected - header.first_sequence} should be"
-            _add(self._survey, checked, "error", "numbers", what, offset=checked.head.begin)
+            _add(self._scan, checked, "error", "numbers", what, offset=checked.head.begin)
         checked.lost = max(0, missing)
 
     def _check_index(self, checked: Checked, bad: list[int]) -> None:
         header, path = checked.head.header, index_path(checked.head.path)
-        for stretch in checked.stretches:
-            first = header.first_sequence if header is not None and stretch.start == checked.head.begin else None
-            right = [mark for mark, before in stretch.entries if mark.sequence - before == _first(stretch, first)]
-            checked.marks += right
-            checked.bad_entries += len(stretch.entries) - len(right)
+        for run in checked.runs:
+            first = header.first_sequence if header is not None and run.start == checked.head.begin else None
+            right = [entry for entry, before in run.entries if entry.sequence - before == _first(run, first)]
+            checked.entries += right
+            checked.bad_entries += len(run.entries) - len(right)
         checked.bad_entries += len(bad)
         if checked.bad_entries:
             what = f"{checked.bad_entries} entries of the index are wrong; seeking takes longer, and nothing is lost"
             position = bad[0] if bad else None
-            _add(self._survey, checked, "warning", "index", what, path=path, position=position)
+            _add(self._scan, checked, "warning", "index", what, path=path, position=position)
 
 
-def _first(stretch: RecordRun, known: int | None) -> int:
+def _first(run: RecordRun, known: int | None) -> int:
     """Return the sequence of the first message: the known one, or the one that most index entries imply."""
     if known is not None:
         return known
-    said = Counter(mark.sequence - before for mark, before in stretch.entries)
+    said = Counter(entry.sequence - before for entry, before in run.entries)
     return said.most_common(1)[0][0]
 
 
@@ -281,7 +281,7 @@ def read_index(files: Files, segment: Path) -> tuple[list[IndexEntry], list[int]
 
 
 def _add(
-    survey: DirectoryScan,
+    scan: DirectoryScan,
     checked: Checked,
     severity: Severity,
     kind: str,
@@ -294,7 +294,7 @@ def _add(
 ) -> None:
     if position is None and offset is not None and not checked.head.is_compressed:
         position = SEGMENT_HEADER_SIZE + offset - checked.head.begin
-    file = survey.relative(path or checked.head.path)
+    file = scan.relative(path or checked.head.path)
     checked.findings.append(
         Finding(severity=severity, kind=kind, file=file, what=what, offset=offset, position=position, size=size)
     )

@@ -46,16 +46,16 @@ class Verification:
 
     def __init__(
         self,
-        survey: DirectoryScan,
+        scan: DirectoryScan,
         *,
         check: CheckPayload | None = None,
         progress: Progress = lambda _done, _total: None,
         threads: int | None = None,
     ) -> None:
-        self._survey = survey
+        self._scan = scan
         self._progress = progress
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
-        self._segment_check = SegmentCheck(survey, check, self._tick)
+        self._segment_check = SegmentCheck(scan, check, self._tick)
         self._lock = Lock()  # only taken by verification threads, on which no signal handler runs
         self._ended = False
         self._running: set[object] = set()
@@ -65,9 +65,9 @@ class Verification:
 
     def run(self) -> tuple[Chain, list[Checked]]:
         """Check all segments; return the chain with which they were checked, and the results."""
-        chain = read_chain(self._survey)
-        if chain.findings and self._survey.slots:  # a writer may have been in the middle of a change
-            again = read_chain(self._survey).findings
+        chain = read_chain(self._scan)
+        if chain.findings and self._scan.slots:  # a writer may have been in the middle of a change
+            again = read_chain(self._scan).findings
             chain = replace(chain, findings=tuple(finding for finding in chain.findings if finding in again))
         return chain, self._check(chain)
 
@@ -125,10 +125,10 @@ class Verification:
         """
         checked = self._segment_check.check(link.head, link.bounds)
         for _ in range(_LOOKS):
-            if not checked.findings or not self._survey.slots:
+            if not checked.findings or not self._scan.slots:
                 break
-            end = self._survey.end()
-            head = read_head(self._survey.files, self._survey.segments, link.head.begin)
+            end = self._scan.end()
+            head = read_head(self._scan.files, self._scan.segments, link.head.begin)
             if head is None or (end is not None and link.head.begin < end.oldest):
                 return Checked(link.head, link.bounds)  # reclaimed since
             seen, checked = checked, self._segment_check.check(head, link.bounds)
@@ -157,29 +157,29 @@ def verify(
     *check* is called with every payload. Raises `ChannelNotFoundError`, `NotAChannelError`, and
     `UnsupportedFormatError` for what only a newer version, or one with another extra, can read.
     """
-    with DirectoryScan.of(path, files) as survey:
-        chain, checked = Verification(survey, check=check, progress=progress, threads=threads).run()
-        return report_of(survey, chain, checked)
+    with DirectoryScan.of(path, files) as scan:
+        chain, checked = Verification(scan, check=check, progress=progress, threads=threads).run()
+        return report_of(scan, chain, checked)
 
 
-def report_of(survey: DirectoryScan, chain: Chain, checked: list[Checked]) -> Report:
+def report_of(scan: DirectoryScan, chain: Chain, checked: list[Checked]) -> Report:
     """Combine all findings into a report."""
-    findings: list[Finding] = [*check_metadata(survey, chain)]
+    findings: list[Finding] = [*check_metadata(scan, chain)]
     findings += chain.findings
     for each in checked:
         findings += each.findings
-    findings += _unreachable(survey, chain.end, checked)
+    findings += _unreachable(scan, chain.end, checked)
     return Report(
-        path=survey.path,
+        path=scan.path,
         findings=tuple(findings),
         segments=len(checked),
         messages=sum(each.messages for each in checked),
-        bytes=sum(stretch.stop - stretch.start for each in checked for stretch in each.stretches),
+        bytes=sum(run.stop - run.start for each in checked for run in each.runs),
         lost=sum(each.lost for each in checked),
     )
 
 
-def _unreachable(survey: DirectoryScan, end: End | None, checked: list[Checked]) -> Iterator[Finding]:
+def _unreachable(scan: DirectoryScan, end: End | None, checked: list[Checked]) -> Iterator[Finding]:
     """Report what recovery, which starts at the checkpoint, would quarantine.
 
     See `_storage.recovery.unreachable_records`.
@@ -194,15 +194,15 @@ def _unreachable(survey: DirectoryScan, end: End | None, checked: list[Checked])
         header = each.head.header
         is_linked = at is None or (header is not None and header.previous_end == at)
         expected, at = each.head.begin if is_linked else None, each.head.begin if at is None else at
-        for stretch in each.stretches:
-            is_reached = stretch.start == expected or stretch.start <= start
-            if damage is None and stretch.stop > start and (header is None or not is_reached):
+        for run in each.runs:
+            is_reached = run.start == expected or run.start <= start
+            if damage is None and run.stop > start and (header is None or not is_reached):
                 damage = Offset(max(at, start)), each.head
             if damage is not None:
-                messages += stretch.messages
+                messages += run.messages
                 behind += [] if each in behind[-1:] else [each]
-            at = expected = stretch.stop
+            at = expected = run.stop
     if damage is not None:
         offset, head = damage
-        what = f"{describe_unreachable(messages, len(behind), offset)}: {repair_command(survey.path)}"
-        yield Finding(severity="error", kind="unreachable", file=survey.relative(head.path), what=what, offset=offset)
+        what = f"{describe_unreachable(messages, len(behind), offset)}: {repair_command(scan.path)}"
+        yield Finding(severity="error", kind="unreachable", file=scan.relative(head.path), what=what, offset=offset)

@@ -38,11 +38,11 @@ def archived_path(path: Path, begin: int) -> Path:
 
 def open_archived(files: Files, path: Path, begin: Offset, limits: SegmentLimits = ANY_SIZE) -> CompressedSegment:
     """Open a segment of an archive; `CorruptRecordError` if it is damaged, `FileNotFoundError` if it is missing."""
-    place = archived_path(path, begin)
+    file = archived_path(path, begin)
     try:
-        return CompressedSegment.open(files, place, limits)
+        return CompressedSegment.open(files, file, limits)
     except ValueError as error:
-        raise CorruptRecordError(place.name, begin, str(error)) from error
+        raise CorruptRecordError(file.name, begin, str(error)) from error
 
 
 def open_archive(files: Files, path: Path) -> ReadOnlyStore:

@@ -16,12 +16,12 @@ _AHEAD: Final = 2
 
 def read_ahead(items: Generator[R]) -> Generator[R]:
     """Return the same items. An error is raised after the items before it. Closing the result closes *items*."""
-    found, room, failed = SimpleQueue[R | None](), SimpleQueue[None](), list[BaseException]()
+    found, permits, failed = SimpleQueue[R | None](), SimpleQueue[None](), list[BaseException]()
     is_over = has_ended = False
 
     def take() -> None:
         try:
-            while room.get() is None and not is_over and (item := next(items, None)) is not None:
+            while permits.get() is None and not is_over and (item := next(items, None)) is not None:
                 found.put(item)
         except BaseException as error:
             failed.append(error)
@@ -30,16 +30,16 @@ def read_ahead(items: Generator[R]) -> Generator[R]:
             found.put(None)
 
     for _ in range(_AHEAD):
-        room.put(None)
+        permits.put(None)
     start_thread(take, "filechannel-ahead")
     try:
         while (item := found.get()) is not None:
-            room.put(None)
+            permits.put(None)
             yield item
         has_ended = True
     finally:
         is_over = True
-        room.put(None)
+        permits.put(None)
         while not has_ended:
             has_ended = found.get() is None
     if failed:

@@ -84,7 +84,7 @@ class CapacityLimit:
         self._control = control
         self._segments = segments
         self._backlog = backlog
-        self._turns = Fairness(control, processes)
+        self._fairness = Fairness(control, processes)
         self._capacity: Capacity | None = None
         self._limits = Batch(ENDLESS, ENDLESS)
         self._measured = self._looked = self._removed = 0.0
@@ -164,11 +164,11 @@ class CapacityLimit:
         return used.size + batch.size <= limits.size and used.messages + batch.messages <= limits.messages
 
     def _is_our_turn(self, end: LogPosition) -> bool:
-        def has_room(wanted: Batch) -> bool:
+        def fits_now(wanted: Batch) -> bool:
             # A batch that can never fit since the capacity was changed: its sender raises an error once it tries again.
             return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
 
-        return self._turns.is_ours(has_room, self._looked)
+        return self._fairness.is_ours(fits_now, self._looked)
 
     def _ever_fits(self, batch: Batch) -> bool:
         return batch.size <= self._limits.size and batch.messages <= self._limits.messages
@@ -195,10 +195,10 @@ class CapacityLimit:
         if not waits:
             raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
         if self.order.may_pass():
-            self._turns.take(batch)
+            self._fairness.take(batch)
         raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
-    def has_room(self, batch: Batch) -> bool:
+    def fits_now(self, batch: Batch) -> bool:
         """Return whether a waiting sender should try again. Accesses no files; any thread may call this without a lock.
 
         True if anything but the positions of consumers has changed, and once in a while in any case: the process that
@@ -208,14 +208,14 @@ class CapacityLimit:
         if self._words() != seen[:3] or self._control.sealed or time.monotonic() >= self._looked + _LOOK:
             return True
         tail = self._control.tail(deferred=self._control.deferred)
-        if not self._turns.may_be_ours:
+        if not self._fairness.may_be_ours:
             return False
         return self._fits(batch, self._backlog.slowest() or seen.floor, LogPosition(tail.offset, tail.sequence))
 
     def is_full(self) -> bool:
         """Return whether, as far as is known, no message can be sent now. Accesses no files."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
-        return waits and (not self.order.may_pass() or not self.has_room(SMALLEST))
+        return waits and (not self.order.may_pass() or not self.fits_now(SMALLEST))
 
     # The writer's window
 
@@ -258,25 +258,25 @@ class CapacityLimit:
         for begin in self._segments.begins:
             if self._seen.floor.offset < begin <= end.offset:
                 with suppress(CorruptRecordError):  # it is dropped, and the segments after it say where they begin
-                    place = LogPosition(begin, self._segments.header(begin).first_sequence)
-                    if self._fits(batch, place, end):
-                        return place
+                    log_position = LogPosition(begin, self._segments.header(begin).first_sequence)
+                    if self._fits(batch, log_position, end):
+                        return log_position
         return None
 
-    def drop_before(self, place: LogPosition, end: LogPosition) -> None:
-        """Drop the messages before *place*; receivers that have not read them get an error. Files are deleted later."""
-        self._overtake(place.offset)
-        self._open(place, end)
+    def drop_before(self, log_position: LogPosition, end: LogPosition) -> None:
+        """Drop the messages before *log_position*; files are deleted later. Receivers before it get an error."""
+        self._overtake(log_position.offset)
+        self._open(log_position, end)
 
     # Fairness
 
     def set_waiting(self, stands: bool) -> None:
         """Set whether senders of this process wait."""
-        self._turns.set_waiting(stands)
+        self._fairness.set_waiting(stands)
 
     def pass_on(self) -> None:
         """Let the next process try: the first sender of this process was served, or has stopped waiting."""
-        self._turns.pass_on()
+        self._fairness.pass_on()
         self.wake_senders()
 
     def wake_senders(self) -> None:

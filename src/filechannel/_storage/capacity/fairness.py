@@ -16,7 +16,7 @@ from ..control.control_page import Control
 from ..control.process_slots import Processes
 from .backlog import SMALLEST, Batch
 
-_PATIENCE = 0.5  # seconds that the next process may leave available capacity unused
+_UNUSED_SECONDS = 0.5  # seconds that the next process may leave available capacity unused
 
 
 class Fairness:
@@ -48,7 +48,7 @@ class Fairness:
             return False
         if self._idle is None or self._idle[0] != turn:
             self._idle = turn, now
-        if now < self._idle[1] + _PATIENCE:
+        if now < self._idle[1] + _UNUSED_SECONDS:
             return False
         self._processes.remove_from_queue(turn)
         return swap_if_u32(self._words, CAPACITY_TURN, turn, 0)

@@ -140,12 +140,12 @@ def own(
 
 def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool) -> None:
     """Take the name lock. Wait for a process that holds it briefly, unless that process is stopped."""
-    patience = time.monotonic() + BRIEFLY
+    deadline = time.monotonic() + BRIEFLY
     while not locks.take(NAME_OWNER, shared=shared):
         # The lock of a group is held exclusively only briefly: by a member that leaves, or by a process that removes
         # the group.
         is_brief = shared or locks.is_taken(NAME_REMOVER) or not locks.is_taken(NAME_OWNER)
-        if not is_brief or time.monotonic() > patience:
+        if not is_brief or time.monotonic() > deadline:
             raise busy(path, name, head_of(files, path))
         time.sleep(_PAUSE)
 

@@ -23,7 +23,7 @@ from ..._format.layout import (
     CURSOR_TERM,
     DEPARTURE,
     DEPARTURE_CHECKED,
-    GROUP_BEGUN,
+    GROUP_INITIALIZED,
     GROUP_NEXT,
     HOLDER,
     LARGEST_OFFSET,
@@ -130,7 +130,7 @@ def offsets_in_consumers(files: Files, directory: Path) -> list[Offset]:
     for content in read_heads(files, directory, lambda name: name_of(name) is not None, CURSOR_SIZE):
         position = read_position(content)
         found += [] if position is None else [position.offset]
-        if len(content) == CURSOR_SIZE and load_u64(content, GROUP_BEGUN):
+        if len(content) == CURSOR_SIZE and load_u64(content, GROUP_INITIALIZED):
             found.append(Offset(load_u64(content, GROUP_NEXT)))
     return found
 

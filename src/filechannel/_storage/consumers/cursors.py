@@ -257,31 +257,31 @@ class Cursors:
         names = {name_of(file) for file in self._files.list(self._directory)}
         return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
 
-    def move_unowned(self, place: LogPosition, *, back: bool = False) -> None:
+    def move_unowned(self, log_position: LogPosition, *, back: bool = False) -> None:
         """Move every name without a live owner that stands before a log position, or, with *back*, behind it."""
         for name in self.names():
             try:
-                self._move(name, place, back)
+                self._move(name, log_position, back)
             except ConsumerBusyError:
                 continue
 
-    def _move(self, name: str, place: LogPosition, back: bool) -> None:
+    def _move(self, name: str, log_position: LogPosition, back: bool) -> None:
         path = self._path(name)
         with self._lock.held(), briefly_locked(self._files, self._locks, path, name, patiently=True) as descriptor:
             if descriptor is None:
                 return
             position = read_position(self._files.read_at(descriptor, HEAD_SIZE, 0))
-            if position is None or _is_beyond(position, place, back):
+            if position is None or _is_beyond(position, log_position, back):
                 return
             self._files.allocate(path, descriptor, 0, CURSOR_SIZE)
             content = self._files.map(descriptor, CURSOR_SIZE)
-            store_position(content, place.offset, place.sequence, position.time)
+            store_position(content, log_position.offset, log_position.sequence, position.time)
             if is_group(path):
                 forget_ring(content)
             content.close()
             self._dirty.add(name)
 
-    def begin_again(self, place: LogPosition) -> None:
+    def begin_again(self, log_position: LogPosition) -> None:
         """Give a position to every name whose file was lost in a power cut, so that the consumer misses nothing.
 
         Only for a process that has the channel open alone.
@@ -294,7 +294,9 @@ class Cursors:
             descriptor = self._files.open(path)
             try:
                 self._files.allocate(path, descriptor, 0, size)
-                store_position(self._files.map(descriptor, size), place.offset, place.sequence, time.time_ns())
+                store_position(
+                    self._files.map(descriptor, size), log_position.offset, log_position.sequence, time.time_ns()
+                )
             finally:
                 self._files.close(descriptor)
             self._dirty.add(name)
@@ -314,12 +316,12 @@ class Cursors:
                 finally:
                     self._files.close(descriptor)
 
-    def start_groups_over(self, place: LogPosition) -> None:
+    def start_groups_over(self, log_position: LogPosition) -> None:
         """Move the groups that have members in this process to a log position; their deliveries are dropped."""
         with self._lock.held():
             groups = [cursor for cursor in self._open.values() if isinstance(cursor, Group)]
         for group in groups:
-            group.start_over(place)
+            group.start_over(log_position)
 
     def flush(self) -> None:
         """Flush the positions that are or were owned in this process, and changed names. The first time, flush all."""
@@ -391,6 +393,6 @@ class Cursors:
             self._open.clear()
 
 
-def _is_beyond(position: StoredPosition, place: LogPosition, back: bool) -> bool:
+def _is_beyond(position: StoredPosition, log_position: LogPosition, back: bool) -> bool:
     """Return whether the position need not be moved."""
-    return position.offset <= place.offset if back else position.offset >= place.offset
+    return position.offset <= log_position.offset if back else position.offset >= log_position.offset

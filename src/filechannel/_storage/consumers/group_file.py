@@ -32,10 +32,10 @@ from ..._format.layout import (
     ENTRY_PASSED,
     ENTRY_READY,
     ENTRY_STATE,
-    GROUP_BEGUN,
     GROUP_DUE,
     GROUP_ENTRIES,
     GROUP_HEAD,
+    GROUP_INITIALIZED,
     GROUP_LOCK,
     GROUP_NEXT,
     GROUP_NEXT_SEQUENCE,
@@ -48,7 +48,7 @@ from ..._format.layout import (
     NAME_MEMBERS,
     NAME_OWNER,
 )
-from ..._format.read.group_ring import LOOK_AFTER, is_sound, place
+from ..._format.read.group_ring import LOOK_AFTER, entry_start, is_sound
 from ..._offset import LogPosition, Offset
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
@@ -154,10 +154,10 @@ class Group(Cursor):
 
     @property
     def _is_sound(self) -> bool:
-        begun = self._load(GROUP_BEGUN)
-        if not begun:
+        initialized = self._load(GROUP_INITIALIZED)
+        if not initialized:
             return not self._has_ring  # a ring that a member has used stays as long as there are members
-        return begun == 1 and is_sound(self.map)
+        return initialized == 1 and is_sound(self.map)
 
     def check_words(self, may_sleep: Callable[[], bool]) -> None:
         """Raise `ConsumerDamagedError` if the words that the members share contradict each other."""
@@ -176,7 +176,7 @@ class Group(Cursor):
         raise ConsumerDamagedError(self.name, path=self._path.parent.parent, file=self._path, problem=problem)
 
     def _entered(self, from_the_dead: bool) -> None:
-        if not from_the_dead or not load_u64(self.map, GROUP_BEGUN):
+        if not from_the_dead or not load_u64(self.map, GROUP_INITIALIZED):
             return
         head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
         if not head <= tail <= head + GROUP_ENTRIES:
@@ -197,7 +197,7 @@ class Group(Cursor):
 
     def begin(self, start: LogPosition | None) -> None:
         """Create the ring if there is none, at the position or, if there is no position either, at *start*."""
-        if self.position is not None and self._load(GROUP_BEGUN):
+        if self.position is not None and self._load(GROUP_INITIALIZED):
             if ring_problem(self.map) is not None:
                 self._check_ring()  # with the lock: another member may have been changing it
             # The ring stays valid as long as there are members: no member has to wait for the lock.
@@ -209,8 +209,8 @@ class Group(Cursor):
         if self.position is None:
             assert start is not None
             self.store(start.offset, start.sequence, time.time_ns())
-            self._store(GROUP_BEGUN, 0)
-        if not self._load(GROUP_BEGUN):
+            self._store(GROUP_INITIALIZED, 0)
+        if not self._load(GROUP_INITIALIZED):
             self._make_ring()
 
     def _make_ring(self) -> None:
@@ -222,7 +222,7 @@ class Group(Cursor):
             self._store(word, 0)
         self._store(GROUP_DUE, _NEVER)
         self._resume_at(position.offset, position.sequence)
-        self._store(GROUP_BEGUN, 1)
+        self._store(GROUP_INITIALIZED, 1)
 
     # Redelivery and leases
 
@@ -236,7 +236,7 @@ class Group(Cursor):
             return 0
         due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
         for number in self._numbers():
-            word, deadline = self._word(number), self._load(place(number) + ENTRY_DEADLINE)
+            word, deadline = self._word(number), self._load(entry_start(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
             if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
                 self._check_ring()  # with the lock: the entry may have been reused since
@@ -272,17 +272,17 @@ class Group(Cursor):
         return True
 
     def _is_backwards(self, number: int) -> bool:
-        return self._load(place(number) + ENTRY_OFFSET) >= self._load(place(number) + ENTRY_END)
+        return self._load(entry_start(number) + ENTRY_OFFSET) >= self._load(entry_start(number) + ENTRY_END)
 
     def _redeliver(self, number: int, word: int, now: int, alive: dict[int, bool]) -> bool:
         is_out = word & ENTRY_STATE == ENTRY_OUT
         is_alive = not is_out or alive[word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT]
-        if is_alive and self._load(place(number) + ENTRY_DEADLINE) > now:
+        if is_alive and self._load(entry_start(number) + ENTRY_DEADLINE) > now:
             return False  # extended meanwhile, under the lock
         new = word & ~ENTRY_STATE | ENTRY_READY
         if is_out and word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS < ENTRY_ATTEMPTS:
             new += 1 << ENTRY_ATTEMPT_SHIFT
-        if not swap_if_u64(self.map, place(number), word, new):
+        if not swap_if_u64(self.map, entry_start(number), word, new):
             return False
         add_u64(self.map, GROUP_READY, 1)
         return True
@@ -293,7 +293,7 @@ class Group(Cursor):
         def store_deadline() -> bool:
             if self._word(number) != word:
                 return False
-            self._store(place(number) + ENTRY_DEADLINE, deadline)
+            self._store(entry_start(number) + ENTRY_DEADLINE, deadline)
             return True
 
         return self._locked(store_deadline, may_sleep)
@@ -357,7 +357,7 @@ class Group(Cursor):
 
     def _acknowledge(self, number: int) -> None:
         while (word := self._word(number)) & ENTRY_STATE not in _DONE:
-            if swap_if_u64(self.map, place(number), word, word & ~ENTRY_STATE):
+            if swap_if_u64(self.map, entry_start(number), word, word & ~ENTRY_STATE):
                 if word & ENTRY_STATE == ENTRY_READY:
                     add_u64(self.map, GROUP_READY, _U64)
                 return
@@ -365,7 +365,7 @@ class Group(Cursor):
     def _pass_to(self, to: LogPosition) -> None:
         """Append an entry without a message, so that a seek is a single store, too. The ring is not full."""
         tail = self._load(GROUP_TAIL)
-        old, number = self._word(tail), place(tail)
+        old, number = self._word(tail), entry_start(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
         store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
         self._resume_at(to.offset, to.sequence)
@@ -399,7 +399,7 @@ class Group(Cursor):
         store_u64(self.map, word, value)
 
     def _word(self, number: int) -> int:
-        return load_u64(self.map, place(number))
+        return load_u64(self.map, entry_start(number))
 
     def _read(self, number: int) -> tuple[int, int, int, int, int]:
         return entry_at(self.map, number)
@@ -408,7 +408,7 @@ class Group(Cursor):
 def forget_ring(head: mmap.mmap) -> None:
     """Let a group start at its position again when its next member joins. It has no members now."""
     store_u32(head, GROUP_LOCK, 0)
-    store_u64(head, GROUP_BEGUN, 0)
+    store_u64(head, GROUP_INITIALIZED, 0)
 
 
 def ring_problem(content: Buffer) -> str | None:
@@ -416,10 +416,10 @@ def ring_problem(content: Buffer) -> str | None:
 
     Call it with the lock: while a member changes the ring, its words may contradict each other.
     """
-    if memoryview(content).nbytes < GROUP_SIZE or not (begun := load_u64(content, GROUP_BEGUN)):
+    if memoryview(content).nbytes < GROUP_SIZE or not (initialized := load_u64(content, GROUP_INITIALIZED)):
         return None
-    if begun != 1:
-        return f"begun is {begun}"
+    if initialized != 1:
+        return f"begun is {initialized}"
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
@@ -441,7 +441,7 @@ def numbers_in(content: bytes) -> tuple[int, int]:
 
     Returns 0 and 0 without a ring, or if the two numbers are not valid: `ring_problem` reports that.
     """
-    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_BEGUN):
+    if len(content) < GROUP_SIZE or not load_u64(content, GROUP_INITIALIZED):
         return 0, 0
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     return (head, tail) if head <= tail <= head + GROUP_ENTRIES else (0, 0)
@@ -449,4 +449,4 @@ def numbers_in(content: bytes) -> tuple[int, int]:
 
 def entry_at(content: Buffer, number: int) -> tuple[int, int, int, int, int]:
     """Return word, offset, end, sequence and deadline of an entry."""
-    return ENTRY.unpack_from(content, place(number))
+    return ENTRY.unpack_from(content, entry_start(number))

@@ -53,12 +53,12 @@ def holding(files: Files, locks: KernelLocks, path: Path, name: str, *, patientl
 
 def _hold(files: Files, locks: KernelLocks, path: Path, name: str, patiently: bool) -> bool:
     """Take a name that has no owner; False if another process holds it briefly."""
-    patience = time.monotonic() + BRIEFLY
+    deadline = time.monotonic() + BRIEFLY
     while True:
         free = locks.take(NAME_REMOVER)
         if free and locks.take(NAME_OWNER):
             return True
-        if free or (patiently and time.monotonic() > patience):
+        if free or (patiently and time.monotonic() > deadline):
             raise busy(path, name, head_of(files, path), "close it there, or call its unsubscribe()")
         if not patiently:
             return False

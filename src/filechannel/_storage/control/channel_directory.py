@@ -39,13 +39,13 @@ class ChannelDirectory:
         return status.st_dev, status.st_ino
 
     @property
-    def is_in_place(self) -> bool:
+    def is_at_path(self) -> bool:
         """Whether the path still leads to this channel."""
         return self._files.is_found_at(self._control_path, self.descriptor)
 
     def check(self) -> None:
         """Raise `StorageError` if the path leads to another directory: no file may be made in another channel."""
-        if not self.is_in_place:
+        if not self.is_at_path:
             raise StorageError(
                 f"{self.path} was moved, removed or replaced while it was open; open it at its current path"
             )

@@ -58,18 +58,18 @@ class MaintenanceLock:
                 self._begin_run(may_wait)
                 yield
             finally:
-                self._locks.give_back(MAINTENANCE_BYTE)
+                self._locks.release(MAINTENANCE_BYTE)
 
     def run_locked(self, work: Callable[[], R], may_wait: Callable[[], bool] = lambda: False) -> R:
         """Call *work* with the maintenance lock held; `Busy` as for `held`."""
         self._wait_for_threads(may_wait)
-        give_back = self._locks.give_back
+        release = self._locks.release
         # Twice: a signal handler may raise inside the first call. Without the second one, other processes would wait
         # until this process ends.
         with (
             self._mutex.held(_PAUSE),
-            ensured(give_back, MAINTENANCE_BYTE),
-            ensured(give_back, MAINTENANCE_BYTE),
+            ensured(release, MAINTENANCE_BYTE),
+            ensured(release, MAINTENANCE_BYTE),
         ):
             self._begin_run(may_wait)
             return work()

@@ -77,18 +77,18 @@ class Processes:
 
     def _mark(self, slot: int) -> bool:
         """Mark a slot, if no reader prevents it; False if a process with locks on another file has marked it."""
-        marks, place = self._marks, _place(slot)
-        return marks is None or marks.take(place) or not marks.is_taken(place, shared=False)
+        marks, position = self._marks, _slot_position(slot)
+        return marks is None or marks.take(position) or not marks.is_taken(position, shared=False)
 
     def _count_up(self, slot: int) -> int:
-        generation = load_u32(self._words, _place(slot)) % _MOST_GENERATIONS + 1
-        store_u32(self._words, _place(slot), generation)
+        generation = load_u32(self._words, _slot_position(slot)) % _MOST_GENERATIONS + 1
+        store_u32(self._words, _slot_position(slot), generation)
         return generation
 
     def _describe(self, slot: int) -> None:
         # Only what is behind the generation, which must never go back, even if this process dies here.
-        store_u32(self._words, _place(slot) + PROCESS_WAITING, 0)
-        self._words[_place(slot) + _FOR_PEOPLE : _place(slot) + PROCESS.size] = _note()
+        store_u32(self._words, _slot_position(slot) + PROCESS_WAITING, 0)
+        self._words[_slot_position(slot) + _FOR_PEOPLE : _slot_position(slot) + PROCESS.size] = _note()
 
     def others(self) -> list[int]:
         """Return the slots of the other processes that are alive."""
@@ -110,26 +110,26 @@ class Processes:
 
     def generation(self, slot: int) -> int:
         """Return the generation of a slot, cut to the bits that a lock word has, whatever is stored."""
-        return load_u32(self._words, _place(slot)) & _MOST_GENERATIONS
+        return load_u32(self._words, _slot_position(slot)) & _MOST_GENERATIONS
 
     # Processes that wait for capacity
 
     def is_queued(self, slot: int) -> bool:
         """Return whether the process in a slot has set the flag that its senders wait for capacity."""
-        return bool(load_u32(self._words, _place(slot) + PROCESS_WAITING))
+        return bool(load_u32(self._words, _slot_position(slot) + PROCESS_WAITING))
 
     def set_queued(self, stands: bool) -> None:
         """Set or clear the flag that senders of this process wait for capacity."""
-        store_u32(self._words, _place(self.slot) + PROCESS_WAITING, int(stands))
+        store_u32(self._words, _slot_position(self.slot) + PROCESS_WAITING, int(stands))
 
     def remove_from_queue(self, word: int) -> None:
         """Clear the flag of the process that a lock word names, unless another process has its slot by now."""
         if self._has_slot(word):
-            store_u32(self._words, _place(word >> LOCK_SLOT_SHIFT) + PROCESS_WAITING, 0)
+            store_u32(self._words, _slot_position(word >> LOCK_SLOT_SHIFT) + PROCESS_WAITING, 0)
 
     def queued_slots(self) -> Iterator[int]:
         """Yield the processes whose flag is set, as lock words: round-robin, from the slot after ours to our own."""
-        flags = self._words[PROCESS_SLOTS + PROCESS_WAITING : _place(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
+        flags = self._words[PROCESS_SLOTS + PROCESS_WAITING : _slot_position(PROCESS_SLOT_COUNT) : PROCESS_SLOT_SIZE]
         first = self.slot + 1
         flags = flags[first:] + flags[:first]
         at = -1
@@ -168,7 +168,7 @@ def opener_of(files: Files, descriptor: int) -> Holder:
 
 def holder_at(words: mmap, slot: int) -> Holder:
     """Return how the process in a slot of a control page described itself."""
-    return _holder(words[_place(slot) : _place(slot) + PROCESS.size])
+    return _holder(words[_slot_position(slot) : _slot_position(slot) + PROCESS.size])
 
 
 def _holder(described: bytes) -> Holder:
@@ -202,7 +202,7 @@ def living_in(files: Files, path: Path, descriptor: int) -> Living:
         return Living(sorted({*marked, *sight.taken(1, PROCESS_SLOT_COUNT - 1)}), sight.is_complete)
 
 
-def _place(slot: int) -> int:
+def _slot_position(slot: int) -> int:
     return PROCESS_SLOTS + slot * PROCESS_SLOT_SIZE
 
 
@@ -215,7 +215,7 @@ def _slots(taken: list[int]) -> list[int]:
     return [slot for slot, rest in (divmod(byte - PROCESS_SLOTS, PROCESS_SLOT_SIZE) for byte in taken) if not rest]
 
 
-_TABLE: Final = _place(1), _place(PROCESS_SLOT_COUNT) - 1
+_TABLE: Final = _slot_position(1), _slot_position(PROCESS_SLOT_COUNT) - 1
 """The positions of the first and the last byte of the slots, without slot 0."""
 _FOR_PEOPLE: Final = 8  # where pid, time and host begin in a slot; they are only shown to people
 _PEOPLE: Final = slice(PROCESS_SLOTS + _FOR_PEOPLE, PROCESS_SLOTS + PROCESS.size)

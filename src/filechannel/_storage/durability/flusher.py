@@ -431,7 +431,7 @@ class Flusher:
                 self._control.check_running()  # only a read detects a shutdown, and a directory cannot be read
                 self._log.dirty.names_were_flushed(work.names)
             self._check_names(work)
-            self._segments.check_place(self._control)
+            self._segments.check_directory(self._control)
         except OSError as error:
             raise self._handle_failed_flush(error) from error
 

@@ -18,7 +18,7 @@ from ..capacity.capacity import CapacityLimit
 from ..control.control_page import Control
 from ..segments.catalog import Segments
 from ..segments.segment import Header, Segment
-from ..segments.segment_index import ActiveIndex, Marks, latest_time, not_before
+from ..segments.segment_index import ActiveIndex, PendingEntries, latest_time, not_before
 from ..system.os_calls import Files
 from .page_prefault import PagePrefault
 from .prepare_next import NextSegment
@@ -53,7 +53,7 @@ class ActiveSegment:
         self.check_directory = check_directory
         self._index = ActiveIndex(files, options.mode, check_directory)
         self._prefault = PagePrefault(writer)
-        self._held = b""
+        self._pending_entries = b""
         self.segment: Segment | None = None
         self._known_unit: int | None = None
 
@@ -79,7 +79,7 @@ class ActiveSegment:
         # in place of zeros.
         self._control.allocated_end = segment.begin
 
-    def take_up(self, segment: Segment) -> None:
+    def bind_segment(self, segment: Segment) -> None:
         """Append to a segment that other processes append to as well."""
         if segment is self.segment:
             self._store_active_entries()
@@ -95,7 +95,7 @@ class ActiveSegment:
         if self.segment is not None and self.segment.header == segment.header:
             return
         if self.segment is None:
-            self._held = b""
+            self._pending_entries = b""
         else:
             # Index entries from its begin on belong to the new segment, entries of uncommitted records to none.
             visible = min(self._control.write_offset, segment.begin)
@@ -174,8 +174,8 @@ class ActiveSegment:
         return now
 
     def _latest_in_memory(self) -> int:
-        self._held += self._writer.take_index_entries()
-        return INDEX_CHECKED.unpack(self._held[-INDEX_CHECKED.size :])[2] if self._held else 0
+        self._pending_entries += self._writer.take_index_entries()
+        return INDEX_CHECKED.unpack(self._pending_entries[-INDEX_CHECKED.size :])[2] if self._pending_entries else 0
 
     def store_index_entries(self) -> None:
         """Store the index entries of published records. Entries of other records are kept: those may be rolled back."""
@@ -185,38 +185,38 @@ class ActiveSegment:
     def _store_active_entries(self) -> None:
         if self.segment is not None:
             visible: int = self._control.write_offset
-            self._held += self._writer.take_index_entries()
+            self._pending_entries += self._writer.take_index_entries()
             pending_roll = self._writer.pending_roll
             # If another thread has just done a fast roll, later index entries belong to the next segment.
             if pending_roll is not None:
                 visible = min(visible, Header.unpack(pending_roll[1]).begin - 1)
-            marks = self._split_held(visible)
-            found = Marks(self.segment.begin, self.segment.path, marks, visible)
+            entries = self._split_pending(visible)
+            found = PendingEntries(self.segment.begin, self.segment.path, entries, visible)
             self._index.store_unless_gone(found, lambda: self._control.oldest_offset)
 
     def _take_index_entries(self, last: int) -> bytes:
         """Return the index entries up to an offset, and keep the other ones."""
-        self._held += self._writer.take_index_entries()
-        return self._split_held(last)
+        self._pending_entries += self._writer.take_index_entries()
+        return self._split_pending(last)
 
-    def _split_held(self, last: int) -> bytes:
-        marks = self._held
-        stop, size = len(marks), INDEX_CHECKED.size
-        while stop and INDEX_CHECKED.unpack_from(marks, stop - size)[0] > last:
+    def _split_pending(self, last: int) -> bytes:
+        entries = self._pending_entries
+        stop, size = len(entries), INDEX_CHECKED.size
+        while stop and INDEX_CHECKED.unpack_from(entries, stop - size)[0] > last:
             stop -= size
-        self._held = marks[stop:]
-        return marks[:stop]
+        self._pending_entries = entries[stop:]
+        return entries[:stop]
 
     def _leave_visible(self) -> None:
         """Leave the segment, and forget the index entries of records that were rolled back in it."""
         visible = self._control.write_offset
         self._leave_index(self._take_index_entries(visible) if self.segment is not None else b"", visible)
-        self._held = b""
+        self._pending_entries = b""
 
-    def _leave_index(self, marks: bytes, visible: int) -> None:
+    def _leave_index(self, entries: bytes, visible: int) -> None:
         """Queue the index entries that are not stored yet for the thread that flushes the segment."""
-        if self.segment is not None and marks:
-            self._index.late.append(Marks(self.segment.begin, self.segment.path, marks, visible))
+        if self.segment is not None and entries:
+            self._index.late.append(PendingEntries(self.segment.begin, self.segment.path, entries, visible))
         if len(self._index.late) > _MOST_LATE:
             self._index.store_late(lambda: self._control.oldest_offset)
         self._index.close()
@@ -238,7 +238,7 @@ class ActiveSegment:
         self._allocate(self.segment, end)
         if self._index.is_due():
             self._store_active_entries()
-            self._writer.mark_next()
+            self._writer.index_next()
         offset, allocated = self._writer.pending, self._control.allocated_end
         if not self._writer.deferred:  # under FSYNC a flush would write out pages that hold no records yet
             self._prefault.advance(self.segment, offset, allocated)

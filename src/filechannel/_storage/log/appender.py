@@ -88,7 +88,7 @@ class Appender:
     def close_window(self) -> None:
         """Make the next append reserve capacity again, whatever is reserved now."""
         if self._active.segment is not None:
-            self._active.take_up(self._active.segment)
+            self._active.bind_segment(self._active.segment)
 
     # Batches
 

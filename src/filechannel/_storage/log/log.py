@@ -164,7 +164,7 @@ class Log:
         if segment is not self._active.segment:
             self._active.let_go()
         if segment is not None:
-            self._active.take_up(segment)
+            self._active.bind_segment(segment)
         self.dirty.discard_before(self._control.oldest_offset)
 
     def release_reclaimed(self, may_sleep: Callable[[], bool]) -> None:

@@ -13,7 +13,7 @@ import mmap
 from ..._format import Writer, populate, populate_soon, populate_wait
 from ..segments.segment import Segment
 
-_PATIENCE = 256 << 10  # bytes written before prefaulting starts
+_WRITTEN_BEFORE_START = 256 << 10  # bytes written before prefaulting starts
 _FARTHEST = 8 << 20
 _SMALLEST = 1 << 20  # size of a segment from which on prefaulting is worth the effort
 
@@ -33,7 +33,7 @@ class PagePrefault:
             self._first = offset
         self._segment = segment
         written = offset - self._first
-        if written < _PATIENCE or len(segment.map) < _SMALLEST:
+        if written < _WRITTEN_BEFORE_START or len(segment.map) < _SMALLEST:
             return
         if self._possible is None:
             self._possible = populate(segment.map, segment.position(offset), 1)

@@ -87,8 +87,8 @@ class NextSegment:
 
     def hand_over(self, free: FreeFile, file: MappedFile) -> None:
         """Give the writer what it needs for a fast roll."""
-        room = len(file.map) - SEGMENT_HEADER_SIZE
-        window = room if len(file.map) < SMALLEST else room // 2
+        space = len(file.map) - SEGMENT_HEADER_SIZE
+        window = space if len(file.map) < SMALLEST else space // 2
         directory = self._segments.open_directory()
         self._writer.prepare_next(
             file,

@@ -78,7 +78,7 @@ class Slot:
 
     generation: int
     index: int
-    place: ProducerPosition
+    position: ProducerPosition
     life: int
     """The identity of the control page when the slot was written.
 
@@ -104,13 +104,13 @@ class Producer:
         ends there.
         """
         slots = self._slots()
-        counts = next((slot for slot in reversed(slots) if self._is_there(slot.place)), None)
+        counts = next((slot for slot in reversed(slots) if self._is_there(slot.position)), None)
         if counts is not None and counts is slots[-1] and counts.life == self._log.life:
-            return counts.place
-        found = None if counts is None else counts.place
+            return counts.position
+        found = None if counts is None else counts.position
         try:
-            for place in self._records(0 if found is None else found.record):
-                found = place
+            for position in self._records(0 if found is None else found.record):
+                found = position
         except CorruptRecordError as error:
             if not past_damage:
                 raise
@@ -122,18 +122,18 @@ class Producer:
     def release_before(self, before: Offset) -> None:
         """If the newest record lies before an offset, make the file valid without it, and flush the file."""
         slots = self._slots()
-        if slots and slots[-1].place.offset and slots[-1].place.record >= self._log.end:
+        if slots and slots[-1].position.offset and slots[-1].position.record >= self._log.end:
             # The record belongs to a batch that is not visible yet, or never will be: the other slot is valid, and
             # stays as it is.
-            found = next((slot.place for slot in slots[:-1] if self._is_there(slot.place)), None)
+            found = next((slot.position for slot in slots[:-1] if self._is_there(slot.position)), None)
         else:
             found = self.find(past_damage=True)
         if found is None or found.record < before:
             self.flush()
 
-    def begin(self, place: ProducerPosition) -> None:
+    def begin(self, position: ProducerPosition) -> None:
         """Start with a new origin, for which there is no record yet."""
-        self._store(place, self._slots(), None)
+        self._store(position, self._slots(), None)
 
     @property
     def newest(self) -> ProducerPosition | None:
@@ -142,22 +142,25 @@ class Producer:
         If it has changed, another thread or process has appended since.
         """
         slots = self._slots()
-        return slots[-1].place if slots else None
+        return slots[-1].position if slots else None
 
     @property
     def record_size(self) -> int:
         """The size of the payload of a header record."""
         return PRODUCER_RECORD.size + len(self._key)
 
-    def record(self, kind: int, place: ProducerPosition, last: ProducerPosition) -> bytes:
+    def record(self, kind: int, position: ProducerPosition, last: ProducerPosition) -> bytes:
         """Return the header record for a batch that is about to be written, and fill the slot that becomes valid.
 
         *last* is the previous position of the producer.
         """
         slots = self._slots()
-        self._store(place, slots, next((slot for slot in reversed(slots) if slot.place == last), None))
+        self._store(position, slots, next((slot for slot in reversed(slots) if slot.position == last), None))
         previous = last.record if last.offset else 0
-        return PRODUCER_RECORD.pack(kind, bytes(7), previous, place.origin, place.offset, place.sequence) + self._key
+        return (
+            PRODUCER_RECORD.pack(kind, bytes(7), previous, position.origin, position.offset, position.sequence)
+            + self._key
+        )
 
     def flush(self) -> None:
         """Wait until the file is on disk."""
@@ -177,13 +180,13 @@ class Producer:
         """Return the slots with a valid checksum, the newest last."""
         return slots_in(self._map)
 
-    def _store(self, place: ProducerPosition, slots: list[Slot], counting: Slot | None) -> None:
+    def _store(self, position: ProducerPosition, slots: list[Slot], counting: Slot | None) -> None:
         """Fill the slot that is not valid; it is the newest one then."""
         index = 0 if counting is None else 1 - counting.index
         generation = slots[-1].generation + 1 if slots else 1
         if generation > _LARGEST_GENERATION:  # reached only by a damaged file: a larger generation would not be read
             generation = self._renumber(counting, 1 - index)
-        self._fill(index, generation, place, self._log.life)
+        self._fill(index, generation, position, self._log.life)
 
     def _renumber(self, counting: Slot | None, index: int) -> int:
         """Restart the generations in the slot that is kept, or erase it if neither is valid.
@@ -193,34 +196,41 @@ class Producer:
         if counting is None:
             self._map[POSITION_SLOTS[index] : POSITION_SLOTS[index] + POSITION.size] = bytes(POSITION.size)
             return 1
-        self._fill(index, 1, counting.place, counting.life)
+        self._fill(index, 1, counting.position, counting.life)
         return 2
 
-    def _fill(self, index: int, generation: int, place: ProducerPosition, life: int) -> None:
-        fields = (generation, place.record, place.origin, place.offset, place.sequence, life)
+    def _fill(self, index: int, generation: int, position: ProducerPosition, life: int) -> None:
+        fields = (
+            generation,
+            position.record,
+            position.origin,
+            position.offset,
+            position.sequence,
+            life,
+        )
         POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
 
     # Records
 
-    def _is_there(self, place: ProducerPosition) -> bool:
-        if not place.offset or place.record < self._log.oldest:
+    def _is_there(self, position: ProducerPosition) -> bool:
+        if not position.offset or position.record < self._log.oldest:
             return True
-        payload = self._log.at(place.record)
-        return payload is not None and self._read(place.record, payload) == place
+        payload = self._log.at(position.record)
+        return payload is not None and self._read(position.record, payload) == position
 
     def _records(self, start: int) -> Generator[ProducerPosition]:
         for at, payload in self._log.since(start):
-            place = self._read(at, payload)
-            if place is not None:
-                yield place
+            position = self._read(at, payload)
+            if position is not None:
+                yield position
 
     def _read(self, at: Offset, payload: bytes) -> ProducerPosition | None:
         """Return the content of a control record; None if it is not a valid header record of this producer."""
         if payload == SEAL or payload[PRODUCER_RECORD.size :] != self._key:
             return None
         _, _, _, origin, offset, sequence = PRODUCER_RECORD.unpack_from(payload)
-        place = ProducerPosition(at, origin, offset, sequence)
-        return place if place.is_possible else None
+        position = ProducerPosition(at, origin, offset, sequence)
+        return position if position.is_possible else None
 
 
 def slots_in(content: Buffer) -> list[Slot]:
@@ -230,8 +240,8 @@ def slots_in(content: Buffer) -> list[Slot]:
         *fields, crc = POSITION.unpack_from(content, slot)
         if 0 < fields[0] <= _LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
             generation, record, origin, offset, sequence, life = fields
-            place = ProducerPosition(Offset(record), origin, offset, sequence)
-            found += [Slot(generation, index, place, life)] if place.is_possible else []
+            position = ProducerPosition(Offset(record), origin, offset, sequence)
+            found += [Slot(generation, index, position, life)] if position.is_possible else []
     return sorted(found, key=lambda slot: slot.generation)
 
 
@@ -240,7 +250,7 @@ def offsets_in_producers(files: Files, directory: Path) -> list[Offset]:
     found: list[Offset] = []
     for content in read_heads(files, directory, lambda name: name.endswith(POSITION_SUFFIX), POSITION_SIZE):
         if len(content) == POSITION_SIZE:
-            found += [slot.place.record for slot in slots_in(content)]
+            found += [slot.position.record for slot in slots_in(content)]
     return found
 
 
@@ -263,7 +273,7 @@ def _forget_unpublished_in(files: Files, path: Path, end: Offset) -> None:
         content = files.read_at(descriptor, POSITION_SIZE, 0)
         if len(content) == POSITION_SIZE:
             for slot in slots_in(content):
-                if slot.place.record > end:
+                if slot.position.record > end:
                     files.write_at(descriptor, bytes(POSITION.size), POSITION_SLOTS[slot.index])
     finally:
         files.close(descriptor)

@@ -69,19 +69,19 @@ class LogReader:
         )
         self.native.notify_capacity(events.capacity_freed.__call__)
 
-    def move(self, place: LogPosition) -> None:
+    def move(self, log_position: LogPosition) -> None:
         """Move to a record boundary, or to the stop if that comes first."""
         self._let_go(self.native)
-        place = self._up_to_stop(place)
-        self.native.move(place.offset, place.sequence)
+        log_position = self._up_to_stop(log_position)
+        self.native.move(log_position.offset, log_position.sequence)
 
-    def start_over(self, place: LogPosition) -> None:
+    def start_over(self, log_position: LogPosition) -> None:
         """Move to a record boundary, and forget the deliveries before it: their messages are no longer stored."""
         self.native.forget()
-        self.move(place)
+        self.move(log_position)
 
-    def _up_to_stop(self, place: LogPosition) -> LogPosition:
-        return place if self.stop is None or place.offset < self.stop.offset else self.stop
+    def _up_to_stop(self, log_position: LogPosition) -> LogPosition:
+        return log_position if self.stop is None or log_position.offset < self.stop.offset else self.stop
 
     def stand_beside(self, other: LogReader) -> None:
         """Move to the position of another reader, and share its segment: that may have been unmapped already."""
@@ -230,18 +230,18 @@ class LogReader:
         If none was missed, there were only an offset gap or control records in between.
         """
         earliest = self._lookup.earliest()
-        place = self._up_to_stop(earliest)
-        missed: int | None = max(0, place.sequence - reader.sequence)
+        log_position = self._up_to_stop(earliest)
+        missed: int | None = max(0, log_position.sequence - reader.sequence)
         if not missed:
             self._segment = None
             reader.unbind()
-            reader.move(place.offset, place.sequence)
+            reader.move(log_position.offset, log_position.sequence)
             return
         # Inside a batch the error may be held back. So the reader does not move, and the next call gets here again.
         if get_ident() not in self._batching:
             if self.expire is not None:
-                missed = self.expire(place, reader.offset)
-            reader.move(place.offset, place.sequence)
+                missed = self.expire(log_position, reader.offset)
+            reader.move(log_position.offset, log_position.sequence)
         if missed is not None:
             raise DataExpiredError(missed, earliest.offset)
 
@@ -260,9 +260,9 @@ class LogReader:
             self._let_go(reader)
         elif window.end < segment.limit and window.begin != offset:
             self._let_go(reader)  # the window may only cut off the record; one that begins here has all of it
-        elif (place := self._behind_unfinished(segment, offset)) is not None:
+        elif (log_position := self._behind_unfinished(segment, offset)) is not None:
             self._let_go(reader)
-            reader.move(place.offset, place.sequence)
+            reader.move(log_position.offset, log_position.sequence)
         elif self._skip_damage:
             self._pass(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
@@ -291,11 +291,11 @@ class LogReader:
         known = [entry.log_position for entry in entries if entry.offset == target]
         return known[0] if known else LogPosition(target, sequence + 1)
 
-    def _pass(self, reader: Reader, place: LogPosition, reason: str) -> None:
-        path, offset, place = self._segments.directory.parent, reader.offset, self._up_to_stop(place)
-        _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, place.offset, reason)
+    def _pass(self, reader: Reader, log_position: LogPosition, reason: str) -> None:
+        path, offset, log_position = self._segments.directory.parent, reader.offset, self._up_to_stop(log_position)
+        _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, log_position.offset, reason)
         self._let_go(reader)
-        reader.move(place.offset, place.sequence)
+        reader.move(log_position.offset, log_position.sequence)
 
 
 def _words_that_end_at(offset: int) -> bytearray:

@@ -148,11 +148,11 @@ class LogLookup:
         if sequence == tail.sequence:
             return tail
         begins = [begin for begin in self._segments.begins if begin >= first.offset]
-        place = bisect_right(begins, sequence, key=lambda begin: self._segments.header(begin).first_sequence)
-        if not place:  # the segment was reclaimed since, or its file was lost
+        index = bisect_right(begins, sequence, key=lambda begin: self._segments.header(begin).first_sequence)
+        if not index:  # the segment was reclaimed since, or its file was lost
             name, channel = self._segments.path(first.offset).name, self._segments.directory.parent
             raise CorruptRecordError(name, first.offset, "the segment is missing", path=channel)
-        segment = self._segments.get(begins[place - 1])
+        segment = self._segments.get(begins[index - 1])
         older = [entry for entry in self.entries(segment) if entry.sequence <= sequence]
         start, end = older[-1] if older else _first(segment), min(segment.limit, tail.offset)
         found = _walk_to_sequence(segment, start.log_position, sequence, end)
@@ -168,16 +168,16 @@ class LogLookup:
         return self._retry_if_reclaimed(lambda: self._since(wanted))
 
     def _since(self, wanted: int) -> LogPosition:
-        begins, place = self._begun_before(wanted)
-        if not place:
+        begins, index = self._started_before(wanted)
+        if not index:
             return self.earliest()
-        segment = self._segments.get(begins[place - 1])
+        segment = self._segments.get(begins[index - 1])
         # The clock is read before the record is written. So all records before the last entry that is older than the
         # moment are older, too. Only the record of that entry itself may have been written after the moment.
         older = list(takewhile(lambda entry: entry.time < wanted, self.entries(segment)))
         return (older[-1] if older else _first(segment)).log_position
 
-    def _begun_before(self, moment: int) -> tuple[list[Offset], int]:
+    def _started_before(self, moment: int) -> tuple[list[Offset], int]:
         """Return where the segments begin, and how many of them were created before a moment."""
         oldest = self._control.oldest_offset
         begins = [begin for begin in self._segments.begins if begin >= oldest]
@@ -189,14 +189,14 @@ class LogLookup:
         return self._retry_if_reclaimed(lambda: self._until(wanted))
 
     def _until(self, wanted: int) -> LogPosition:
-        begins, place = self._begun_before(wanted)
-        if not place:
+        begins, index = self._started_before(wanted)
+        if not index:
             return self.earliest()
         # The clock is read before the record is written, so no record after an entry is older than it.
-        entries = self.entries(self._segments.get(begins[place - 1]))
+        entries = self.entries(self._segments.get(begins[index - 1]))
         younger = next((entry for entry in entries if entry.time >= wanted), None)
-        if younger is None and place < len(begins):
-            younger = _first(self._segments.get(begins[place]))
+        if younger is None and index < len(begins):
+            younger = _first(self._segments.get(begins[index]))
         return self.latest() if younger is None else younger.log_position
 
     def written_at(self, offset: Offset, known: dict[Offset, list[IndexEntry]], fallback: int) -> int:

@@ -40,10 +40,10 @@ class OpenReaders:
         for reader in _alive(self._readers):
             reader.leave_removed()
 
-    def start_over(self, place: LogPosition) -> None:
+    def start_over(self, log_position: LogPosition) -> None:
         """Move the readers of consumers to the end of the log, which a purge has emptied."""
         for reader in _alive(self._consumers):
-            reader.start_over(place)
+            reader.start_over(log_position)
 
     def close(self) -> None:
         """Close every reader."""

@@ -121,7 +121,7 @@ class Segments:
         """Return the directory: the one that is kept open, or else opened until the last reference is dropped."""
         return self._names or OpenFile(self._files, self._files.open_directory(self.directory))
 
-    def check_place(self, control: Control) -> None:
+    def check_directory(self, control: Control) -> None:
         """Raise `StorageError` if the control file or this directory is not in the channel's directory any more.
 
         The channel itself may have been moved: its directory is found as the parent of this one.
@@ -187,15 +187,15 @@ class Segments:
         """Return the begin of the last segment at or before an offset."""
         with self._lock.held():
             begins = self._known()
-            place = bisect_right(begins, offset)
-            return begins[place - 1] if place else None
+            index = bisect_right(begins, offset)
+            return begins[index - 1] if index else None
 
     def following(self, begin: int) -> Offset | None:
         """Return the begin of the next segment after the one that begins here."""
         with self._lock.held():
             begins = self._known()
-            place = bisect_right(begins, begin)
-            return begins[place] if place < len(begins) else None
+            index = bisect_right(begins, begin)
+            return begins[index] if index < len(begins) else None
 
     def first_from(self, offset: int) -> Offset | None:
         """Return the begin of the first segment at or behind an offset.
@@ -205,8 +205,8 @@ class Segments:
         """
         with self._lock.held():
             begins = self._known()
-            place = bisect_left(begins, offset)
-            return begins[place] if place < len(begins) else None
+            index = bisect_left(begins, offset)
+            return begins[index] if index < len(begins) else None
 
     def get(self, begin: Offset) -> StoredSegment:
         """Return a segment, mapped or compressed; raise `CorruptRecordError` if no file is a valid segment any more."""
@@ -338,8 +338,8 @@ class Segments:
                 self.forget(other.begin)
             self._mapped.pop(segment.begin, None)
             self._headers.pop(segment.begin, None)
-            place = bisect_left(self._begins, segment.begin)
-            if self._begins[place : place + 1] != [segment.begin]:
+            index = bisect_left(self._begins, segment.begin)
+            if self._begins[index : index + 1] != [segment.begin]:
                 insort(self._begins, segment.begin)
             self.keep(segment)
             return segment
@@ -439,32 +439,32 @@ class Segments:
 
     def take_free_file(self) -> tuple[FreeFile, MappedFile] | None:
         """Return a file of the free list and its map; None if there is none. The caller holds the writer lock."""
-        while self.free_list is not None and (spare := self.free_list.take()) is not None:
+        while self.free_list is not None and (free_file := self.free_list.take()) is not None:
             try:
-                return spare, self._map_free_file(spare)
+                return free_file, self._map_free_file(free_file)
             except OSError:
-                self._files.unlink(spare.path)
+                self._files.unlink(free_file.path)
         return None
 
     def next_free_file(self) -> tuple[FreeFile, MappedFile] | None:
         """Return the file of the free list that is taken next, if its disk space is allocated and it is mapped."""
-        spare = None if self.free_list is None else self.free_list.next
-        file = self._maps.get(spare.inode) if spare is not None and spare.is_whole else None
-        return None if spare is None or file is None else (spare, file)
+        free_file = None if self.free_list is None else self.free_list.next
+        file = self._maps.get(free_file.inode) if free_file is not None and free_file.is_whole else None
+        return None if free_file is None or file is None else (free_file, file)
 
     def prepare_free_file(self, active: Segment) -> MappedFile | None:
         """Ensure that the free list has a file for the next roll, allocated and mapped.
 
         Does file system work, so it must not be called on a sender's thread.
         """
-        spare = None if self.free_list is None else self.free_list.prepare(active.path.name)
-        return None if spare is None else self._map_free_file(spare)
+        free_file = None if self.free_list is None else self.free_list.prepare(active.path.name)
+        return None if free_file is None else self._map_free_file(free_file)
 
-    def _map_free_file(self, spare: FreeFile) -> MappedFile:
+    def _map_free_file(self, free_file: FreeFile) -> MappedFile:
         with self._lock.held():
-            file = self._maps.get(spare.inode)
+            file = self._maps.get(free_file.inode)
         if file is None:
-            opened = OpenFile(self._files, self._files.open(spare.path))
+            opened = OpenFile(self._files, self._files.open(free_file.path))
             file = MappedFile(opened, opened.map(writable=True, most=self.limits.size))
         with self._lock.held():
             if not self._closed:

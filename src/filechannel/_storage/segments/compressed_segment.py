@@ -46,8 +46,8 @@ from .segment import (
 )
 
 _MOST_RECENT = 8  # blocks
-_TABLE_PIECE = COMPRESSED_BLOCK.size << 12
-_PIECE = 4 << 20  # bytes that are copied at a time
+_TABLE_CHUNK = COMPRESSED_BLOCK.size << 12
+_CHUNK = 4 << 20  # bytes that are copied at a time
 _NEVER_ZERO = 0xFFFFFFFF  # stored as the checksum of a record instead of 0
 
 
@@ -86,14 +86,14 @@ def _read_table(files: Files, descriptor: int, size: int) -> bytes:
     """
     table, first = bytearray(), COMPRESSED_TABLE + size
     while len(table) < size:
-        piece = files.read_at(descriptor, min(size - len(table), _TABLE_PIECE), COMPRESSED_TABLE + len(table))
-        if not piece or len(piece) % COMPRESSED_BLOCK.size:
+        chunk = files.read_at(descriptor, min(size - len(table), _TABLE_CHUNK), COMPRESSED_TABLE + len(table))
+        if not chunk or len(chunk) % COMPRESSED_BLOCK.size:
             break  # the file is truncated
-        for position, length, _ in COMPRESSED_BLOCK.iter_unpack(piece):
+        for position, length, _ in COMPRESSED_BLOCK.iter_unpack(chunk):
             if position != first or not length:
                 raise ValueError("the blocks of the compressed segment are not adjacent")
             first += length
-        table += piece
+        table += chunk
     return bytes(table)
 
 
@@ -237,7 +237,7 @@ class CompressedSegment:
         return self._files.size(self._descriptor) == self._stored_size
 
     def stored(self) -> Iterator[bytes]:
-        """Return the bytes of the file, in pieces, as far as its table says; `ValueError` if they cannot be right.
+        """Return the bytes of the file, in chunks, as far as its table says; `ValueError` if they cannot be right.
 
         What a hole behind them has is never looked at, and no block takes more room than its records.
         """
@@ -246,8 +246,8 @@ class CompressedSegment:
             raise ValueError("the blocks of the compressed segment are longer than its records")
         if size > self._files.size(self._descriptor):
             raise ValueError("the compressed segment is truncated")
-        for position in range(0, size, _PIECE):
-            yield self._files.read_at(self._descriptor, min(_PIECE, size - position), position)
+        for position in range(0, size, _CHUNK):
+            yield self._files.read_at(self._descriptor, min(_CHUNK, size - position), position)
 
     def check(self) -> None:
         """Read all blocks; raise `ValueError` or `OSError` if one cannot be read."""

@@ -24,13 +24,13 @@ from ..system.mapped_files import Inode, OpenFile
 from ..system.os_calls import Files
 from .segment import HALF_MADE, begin_of
 
-SPARE: Final = "spare-"
+FREE_FILE_PREFIX: Final = "spare-"
 _MOSTLY = 3 / 4  # of its disk space: then the file was written to the end, and the rest is rounding
 
 
 def free_file_names(files: Files, directory: Path) -> list[str]:
     """Return the names of the free files in a directory."""
-    return [name for name in files.list(directory) if name.startswith(SPARE)]
+    return [name for name in files.list(directory) if name.startswith(FREE_FILE_PREFIX)]
 
 
 @final
@@ -95,15 +95,15 @@ class FreeList:
         The file must not be needed any more: its records lie below the oldest offset, or are stored elsewhere, too.
         """
         with self._changing.held():
-            spare, names = None, self.names()
+            free_file, names = None, self.names()
             self._waiting = [each for each in self._waiting if each.path.name in names]  # the rest is taken
             if begin >= self._fit_from() and len(names) < self._most():
                 with suppress(OSError, DiskFullError):  # then it cannot be recycled
-                    spare = self._take_out_of_use(path)
-            if spare is None:
+                    free_file = self._take_out_of_use(path)
+            if free_file is None:
                 self._files.unlink(path)
             else:
-                self._waiting.append(spare)
+                self._waiting.append(free_file)
 
     def _take_out_of_use(self, path: Path) -> FreeFile | None:
         try:
@@ -121,20 +121,20 @@ class FreeList:
             # Before anything else in the file changes: a reader that finds an invalid record checks here whether the
             # file is still the same segment.
             self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
-            spare = FreeFile(path.with_name(SPARE + path.name), file.inode, is_whole=False)
+            free_file = FreeFile(path.with_name(FREE_FILE_PREFIX + path.name), file.inode, is_whole=False)
             if self._files.disk_space(taken) >= self.size * _MOSTLY:
-                spare = self._made_whole(spare, file)
-            self._files.replace(taken, spare.path)
+                free_file = self._made_whole(free_file, file)
+            self._files.replace(taken, free_file.path)
         except BaseException:
             self._files.unlink(taken)
             raise
-        return spare
+        return free_file
 
-    def _made_whole(self, spare: FreeFile, file: OpenFile) -> FreeFile:
+    def _made_whole(self, free_file: FreeFile, file: OpenFile) -> FreeFile:
         with suppress(DiskFullError):  # the process that writes to it allocates again, and gets the error
-            file.allocate(spare.path, 0, self.size)
-            return replace(spare, is_whole=True)
-        return spare
+            file.allocate(free_file.path, 0, self.size)
+            return replace(free_file, is_whole=True)
+        return free_file
 
     def prepare(self, active: str) -> FreeFile | None:
         """Ensure that the list has a file with all its disk space, and return it; None if the list must stay empty.
@@ -146,23 +146,23 @@ class FreeList:
             if not self._most():
                 return None
             # Not in the list while we work on it: a sender that needs a file now takes another one.
-            spare = self.take()
-            if spare is None:
+            free_file = self.take()
+            if free_file is None:
                 self._look()
-                spare = self.take()
-            if spare is None:
+                free_file = self.take()
+            if free_file is None:
                 # A name that is never used again: a process that saw it and renames it later moves this file, and no
                 # other.
-                spare = self._make(self._directory / f"{SPARE}{secrets.token_hex(8)}-after-{active}")
-            elif not spare.is_whole:
+                free_file = self._make(self._directory / f"{FREE_FILE_PREFIX}{secrets.token_hex(8)}-after-{active}")
+            elif not free_file.is_whole:
                 with suppress(FileNotFoundError):  # another process has taken it
-                    spare = self._made_whole(spare, OpenFile(self._files, self._files.open(spare.path)))
-            self._waiting.append(spare)
-            return spare
+                    free_file = self._made_whole(free_file, OpenFile(self._files, self._files.open(free_file.path)))
+            self._waiting.append(free_file)
+            return free_file
 
     def _look(self) -> list[str]:
         """Add the files that other processes left, and return the names of all free files."""
-        known, names = {spare.path.name for spare in self._waiting}, self.names()
+        known, names = {free_file.path.name for free_file in self._waiting}, self.names()
         for name in names:
             path = self._directory / name
             with suppress(OSError):
@@ -194,17 +194,17 @@ class FreeList:
         """
         while True:
             try:
-                spare = self._waiting.pop()
+                free_file = self._waiting.pop()
             except IndexError:
                 return None
-            if self._files.identity_of(spare.path) == spare.inode:
-                return spare
+            if self._files.identity_of(free_file.path) == free_file.inode:
+                return free_file
 
     def forget(self, inode: Inode) -> None:
         """Remove a file that was taken, by this or another process."""
-        for spare in [each for each in self._waiting if each.inode == inode]:
+        for free_file in [each for each in self._waiting if each.inode == inode]:
             with suppress(ValueError):  # taken in this moment
-                self._waiting.remove(spare)
+                self._waiting.remove(free_file)
 
     def remove_all(self) -> None:
         """Delete all free files, to free their disk space. A process that is about to take one makes a new file."""
@@ -224,8 +224,8 @@ class FreeList:
         """Add the files that dead processes left, and delete surplus and unusable ones. For a process that is alone."""
         with self._changing.held():
             names = self._look()
-            known = {spare.path.name for spare in self._waiting}
-            surplus = [spare.path.name for spare in self._waiting[self._most() :]]
+            known = {free_file.path.name for free_file in self._waiting}
+            surplus = [free_file.path.name for free_file in self._waiting[self._most() :]]
             del self._waiting[self._most() :]
             for name in [name for name in names if name not in known] + surplus:
                 self._files.unlink(self._directory / name)

@@ -223,8 +223,8 @@ class Segment:
         self.begin: Offset = header.begin
         self.file = file
         self.map: mmap.mmap = file.map
-        room = min(len(file.map) - SEGMENT_HEADER_SIZE, _most_bytes(header))
-        self.space_end: Offset = Offset(header.begin + room)
+        space = min(len(file.map) - SEGMENT_HEADER_SIZE, _most_bytes(header))
+        self.space_end: Offset = Offset(header.begin + space)
         """The largest end offset that the file's size allows, within the largest offset and sequence."""
 
     @classmethod

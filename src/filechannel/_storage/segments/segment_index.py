@@ -29,7 +29,7 @@ INDEX_SUFFIX = ".idx"
 """The suffix of an index file's name."""
 INDEX_LIMIT = 32 << 20
 """How many bytes of an index are read: a million entries, one a second for twelve days. A seek can do without more."""
-_PIECE = INDEX_ENTRY.size << 12
+_CHUNK = INDEX_ENTRY.size << 12
 _INDEX_NS = int(INDEX_SECONDS * 1e9)
 
 
@@ -74,24 +74,24 @@ class IndexWriter:
     def _forget_from(self, end: int) -> None:
         if self._files.size(self._descriptor) > INDEX_LIMIT:
             self._files.cut(self._descriptor, INDEX_LIMIT)  # the file is never mapped
-        for number, mark in enumerate(_stored_entries(self._files, self._descriptor)):
-            if mark is not None and mark.offset >= end:
+        for number, entry in enumerate(_stored_entries(self._files, self._descriptor)):
+            if entry is not None and entry.offset >= end:
                 self._files.write_at(self._descriptor, bytes(INDEX_ENTRY.size), number * INDEX_ENTRY.size)
 
-    def add(self, marks: Sequence[tuple[int, int, int]]) -> int:
+    def add(self, entries: Sequence[tuple[int, int, int]]) -> int:
         """Append entries, at least one, and return the time of the last one."""
         # Appended to what other processes have written. Two processes that append at once may lose entries, which costs
         # only time.
         position = self._files.size(self._descriptor) // INDEX_ENTRY.size * INDEX_ENTRY.size
         last = self._files.read_at(self._descriptor, INDEX_ENTRY.size, position - INDEX_ENTRY.size) if position else b""
-        ordered = self._in_order(marks, _latest(last))
-        self._files.write_at(self._descriptor, b"".join(map(_entry, ordered)), position)
+        ordered = self._in_order(entries, _latest(last))
+        self._files.write_at(self._descriptor, b"".join(map(_pack_entry, ordered)), position)
         return ordered[-1][2]
 
-    def _in_order(self, marks: Sequence[tuple[int, int, int]], latest: int) -> list[tuple[int, int, int]]:
+    def _in_order(self, entries: Sequence[tuple[int, int, int]], latest: int) -> list[tuple[int, int, int]]:
         """Return the entries with times that are not before *latest* or an earlier entry."""
         ordered = list[tuple[int, int, int]]()
-        for offset, sequence, at in marks:
+        for offset, sequence, at in entries:
             was_behind, self._is_behind = self._is_behind, at < latest
             latest = not_before(latest, at) if not was_behind else max(latest, at)
             ordered.append((offset, sequence, latest))
@@ -110,12 +110,12 @@ def not_before(latest: int, now: int) -> int:
     return now if now >= latest else min(latest + _INDEX_NS, LARGEST_TIME)  # the entry may be that old
 
 
-class Marks(NamedTuple):
+class PendingEntries(NamedTuple):
     """Entries that still have to be written to the index of a segment."""
 
     begin: Offset
     segment: Path
-    marks: bytes
+    entries: bytes
     visible: int
     """The offset up to which readers saw the log at that time."""
 
@@ -129,7 +129,7 @@ class ActiveIndex:
         self._mode = mode
         self._check_directory = check_directory
         self._writer: IndexWriter | None = None
-        self.late: list[Marks] = []
+        self.late: list[PendingEntries] = []
         """Entries of finished segments."""
         self.latest = 0
         """The time of the last stored entry of the active segment; 0 if there is none."""
@@ -144,26 +144,26 @@ class ActiveIndex:
         self.due = now + _INDEX_NS
         return True
 
-    def store(self, segment: Path, marks: bytes, visible: int) -> None:
+    def store(self, segment: Path, entries: bytes, visible: int) -> None:
         """Append entries to the index of a segment. Existing entries beyond *visible* were left by a power cut.
 
         They are removed when the index is opened. Entries that cannot be written are dropped.
         """
-        if not marks:
+        if not entries:
             return
         with suppress(OSError, StorageError):  # without them a seek takes longer; sending the message is more important
             if self._writer is None:
                 self._check_directory()
                 self._writer = IndexWriter(self._files, segment, self._mode, visible)
-            self.latest = self._writer.add(list(INDEX_CHECKED.iter_unpack(marks)))
+            self.latest = self._writer.add(list(INDEX_CHECKED.iter_unpack(entries)))
 
-    def store_unless_gone(self, marks: Marks, oldest: Callable[[], Offset]) -> None:
+    def store_unless_gone(self, pending: PendingEntries, oldest: Callable[[], Offset]) -> None:
         """Like `store`, unless the segment lies before the oldest offset: then another process has deleted it."""
-        if marks.begin >= oldest():
-            self.store(marks.segment, marks.marks, marks.visible)
-            if marks.begin < oldest():  # reclaimed in this moment, perhaps before there was an index to delete
+        if pending.begin >= oldest():
+            self.store(pending.segment, pending.entries, pending.visible)
+            if pending.begin < oldest():  # reclaimed in this moment, perhaps before there was an index to delete
                 with suppress(OSError):
-                    self._files.unlink(index_path(marks.segment))
+                    self._files.unlink(index_path(pending.segment))
 
     def store_late(self, oldest: Callable[[], Offset]) -> None:
         """Write the remaining entries of finished segments, unless they lie before the oldest offset."""
@@ -181,13 +181,13 @@ class ActiveIndex:
         self.latest = 0
 
 
-def _entry(mark: tuple[int, int, int]) -> bytes:
-    return INDEX_ENTRY.pack(*mark, crc32c(INDEX_CHECKED.pack(*mark)), 0)
+def _pack_entry(entry: tuple[int, int, int]) -> bytes:
+    return INDEX_ENTRY.pack(*entry, crc32c(INDEX_CHECKED.pack(*entry)), 0)
 
 
-def pack_entries(marks: Sequence[IndexEntry]) -> bytes:
+def pack_entries(entries: Sequence[IndexEntry]) -> bytes:
     """Return the content of a whole index file."""
-    return b"".join(map(_entry, marks))
+    return b"".join(map(_pack_entry, entries))
 
 
 def latest_time(files: Files, segment: Path) -> int:
@@ -203,7 +203,7 @@ def latest_time(files: Files, segment: Path) -> int:
 
 
 def _latest(content: bytes) -> int:
-    return max((mark.time for mark in _entries(content) if mark is not None), default=0)
+    return max((entry.time for entry in _entries(content) if entry is not None), default=0)
 
 
 def read_entries(files: Files, segment: Path) -> list[IndexEntry]:
@@ -212,22 +212,22 @@ def read_entries(files: Files, segment: Path) -> list[IndexEntry]:
         descriptor = files.open(index_path(segment), writable=False)
     except (FileNotFoundError, UnexpectedFileError):
         return []
-    marks: dict[int, IndexEntry] = {}
+    entries: dict[int, IndexEntry] = {}
     try:
-        for mark in _stored_entries(files, descriptor):
-            if mark is not None:
-                marks.setdefault(mark.offset, mark)
+        for entry in _stored_entries(files, descriptor):
+            if entry is not None:
+                entries.setdefault(entry.offset, entry)
     finally:
         files.close(descriptor)
-    return sorted(marks.values(), key=lambda mark: mark.offset)
+    return sorted(entries.values(), key=lambda entry: entry.offset)
 
 
 def _stored_entries(files: Files, descriptor: int) -> Iterator[IndexEntry | None]:
     """Yield each entry of an open index, None where it is not valid. Reads in parts, because the file may be a hole."""
-    for position in range(0, INDEX_LIMIT, _PIECE):
-        content = files.read_at(descriptor, _PIECE, position)
+    for position in range(0, INDEX_LIMIT, _CHUNK):
+        content = files.read_at(descriptor, _CHUNK, position)
         yield from _entries(content)
-        if len(content) < _PIECE:
+        if len(content) < _CHUNK:
             return
 
 
@@ -245,7 +245,7 @@ def read_entry(content: bytes) -> IndexEntry | None:
     return IndexEntry(Offset(offset), sequence, time_) if is_whole else None
 
 
-def last_entry_at_or_before(marks: list[IndexEntry], offset: int) -> IndexEntry | None:
+def last_entry_at_or_before(entries: list[IndexEntry], offset: int) -> IndexEntry | None:
     """Return the last index entry at or before an offset, from which the offset can be reached by walking forward."""
-    place = bisect_right(marks, offset, key=lambda mark: mark.offset)
-    return marks[place - 1] if place else None
+    following = bisect_right(entries, offset, key=lambda entry: entry.offset)
+    return entries[following - 1] if following else None

@@ -104,10 +104,10 @@ class KernelLocks:
         return self._files.leads_to(self._path, self._descriptor)
 
     def take(self, byte: int, *, shared: bool = False) -> bool:
-        """Lock a byte until it is given back; return whether that succeeded. Never waits."""
+        """Lock a byte until `release`; return whether that succeeded. Never waits."""
         return self._files.lock(self._descriptor, self._base + byte, shared=shared)
 
-    def give_back(self, byte: int) -> None:
+    def release(self, byte: int) -> None:
         """Unlock a byte."""
         self._files.unlock(self._descriptor, self._base + byte)
 
@@ -132,7 +132,7 @@ class KernelLocks:
         try:
             yield
         finally:
-            self.give_back(byte)
+            self.release(byte)
 
     def is_taken(self, byte: int, *, shared: bool = True) -> bool:
         """Return whether a byte is locked through another descriptor; without *shared*, whether exclusively."""

@@ -65,7 +65,7 @@ _LARGEST_FOLIO = 2 << 20
 
 
 @final
-class _needing_room:  # noqa: N801 - it is used like a function
+class _needing_space:  # noqa: N801 - it is used like a function
     """Raises `DiskFullError` in place of an `OSError` about disk space; *where* is a path or a descriptor."""
 
     __slots__ = ("_size", "_where")
@@ -297,7 +297,7 @@ class Files:
         """
         missing = list(takewhile(lambda each: not self.exists(each), (path, *path.parents)))
         for directory in reversed(missing):
-            with _needing_room(directory, 0), suppress(FileExistsError), self._parent(directory) as (name, parent):
+            with _needing_space(directory, 0), suppress(FileExistsError), self._parent(directory) as (name, parent):
                 os.mkdir(name, mode if directory == path else 0o777, dir_fd=parent)
                 if directory == path:
                     self._set_directory_mode(name, parent, mode, self._owner_of_channel(path))
@@ -328,7 +328,7 @@ class Files:
     def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
         """Return a descriptor of a regular file; with *create*, create it if it does not exist."""
         flags = (os.O_RDWR if writable else os.O_RDONLY) | _FILE
-        with _needing_room(path, 0), self._parent(path) as (name, directory):
+        with _needing_space(path, 0), self._parent(path) as (name, directory):
             while True:
                 try:
                     return self._checked(path, os.open(name, flags, dir_fd=directory), writable)
@@ -424,7 +424,7 @@ class Files:
         """
         while True:
             try:
-                with _needing_room(path, 0), self._parent(path) as (name, directory):
+                with _needing_space(path, 0), self._parent(path) as (name, directory):
                     descriptor = os.open(name, os.O_RDWR | _FILE | os.O_CREAT | os.O_EXCL, mode, dir_fd=directory)
                     self._give_to_owner(path, descriptor, mode)
                     return descriptor
@@ -463,8 +463,8 @@ class Files:
 
         If the file system has no unnamed files, a process that is killed here may leave a file with a random name.
         """
-        with _needing_room(path, size), self._parent(path) as (name, directory):
-            with _needing_room(path, 0):
+        with _needing_space(path, size), self._parent(path) as (name, directory):
+            with _needing_space(path, 0):
                 descriptor, other = self._open_unnamed(name, directory, mode)
             try:
                 self._give_to_owner(path, descriptor, mode)
@@ -497,7 +497,7 @@ class Files:
 
     def make_fifo(self, path: Path, mode: int) -> None:
         """Create a FIFO unless it exists."""
-        with suppress(FileExistsError), _needing_room(path, 0), self._parent(path) as (name, directory):
+        with suppress(FileExistsError), _needing_space(path, 0), self._parent(path) as (name, directory):
             os.mkfifo(name, mode, dir_fd=directory)
             descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             try:
@@ -675,7 +675,7 @@ class Files:
     def write_at(self, descriptor: int, data: bytes, position: int) -> None:
         """Write all of *data* at a position."""
         done = 0
-        with _needing_room(descriptor, len(data)):
+        with _needing_space(descriptor, len(data)):
             while done < len(data):
                 done += os.pwrite(descriptor, data[done:], position + done)
 
@@ -703,7 +703,7 @@ class Files:
         A full disk is an error only if blocks are missing. XFS refuses a range unless there are as many free blocks as
         the range has, allocated or not. So after an error we query which blocks are missing, and reserve only those.
         """
-        with _needing_room(path, size):
+        with _needing_space(path, size):
             try:
                 os.posix_fallocate(descriptor, position, size)
             except OSError as error:
@@ -773,7 +773,7 @@ class Files:
 
     def replace(self, source: Path, target: Path) -> None:
         """Rename a file, and replace an existing one."""
-        with _needing_room(target, 0), self._parent(source) as (name, directory):
+        with _needing_space(target, 0), self._parent(source) as (name, directory):
             if source.parent == target.parent and directory is not None:
                 os.replace(name, target.name, src_dir_fd=directory, dst_dir_fd=directory)
                 return
@@ -788,7 +788,7 @@ class Files:
     def link(self, source: Path, target: Path) -> None:
         """Give a file another name, which must be free. A link is not followed, but gets the name itself."""
         with (
-            _needing_room(target, 0),
+            _needing_space(target, 0),
             self._parent(source) as (name, directory),
             self._parent(target) as (new_name, new_directory),
         ):

@@ -98,10 +98,10 @@ async def _measure(scratch: Path, seconds: float) -> list[Figure]:
 async def _figure(what: str, seconds: float, work: Callable[[], Awaitable[int]]) -> Figure:
     """Measure for at least *seconds*, after one warm-up round."""
     await work()
-    count, begun = 0, time.perf_counter()
-    while (passed := time.perf_counter() - begun) < seconds or not count:
+    count, started = 0, time.perf_counter()
+    while (passed := time.perf_counter() - started) < seconds or not count:
         count += await work()
-    passed = time.perf_counter() - begun
+    passed = time.perf_counter() - started
     return Figure(what, int(count / passed), passed / count * 1e6)
 
 

@@ -142,8 +142,8 @@ def is_interactive() -> bool:
 def consumer_table(found: tuple[Consumer, ...]) -> Table:
     """Return consumers as a table."""
     headings = ("CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER")
-    spare = ("OLDEST", "BYTES", "KIND", "NEXT", "IDLE", "OWNER")
-    return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"), spare=spare)
+    optional = ("OLDEST", "BYTES", "KIND", "NEXT", "IDLE", "OWNER")
+    return columns(headings, map(_row, found), right=("NEXT", "BEHIND", "BYTES"), optional=optional)
 
 
 def warn_of_damaged(channel: Path, found: tuple[Consumer, ...]) -> None:

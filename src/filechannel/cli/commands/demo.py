@@ -76,7 +76,7 @@ def _group(directory: Path) -> list[_Result]:
     _announce(f"{WORKERS} processes share {counted(ORDERS, 'order')}, and one of them is killed while it holds some.")
     if PURE:
         return _leave_out(_ONE_PROCESS)
-    end = _play(share_work(directory), pictures.crew)
+    end = _play(share_work(directory), pictures.workers)
     outcome = f"{number(end.total)} of {number(ORDERS)} handled, {number(end.repeated)} of them twice"
     return [_Result("a worker killed", outcome, end.is_fine)]
 

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from ..._errors import FileChannelError
-from ..diagnosis.advice import Advice, Part
 from ..diagnosis.channel_checks import diagnose
+from ..diagnosis.suggestion import Part, Suggestion
 from ..ui.channel_argument import rights
 from ..ui.escaping import safe
 from ..ui.failures import FINDINGS, Failure, report
@@ -62,9 +62,9 @@ def doctor(
     return max(FINDINGS * has_findings, *map(report, failed), 0)
 
 
-def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Advice]], list[Exception]]:
+def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Suggestion]], list[Exception]]:
     """Return the findings and the errors. An error for one channel does not keep the others from being checked."""
-    found: dict[Path, list[Advice]] = {}
+    found: dict[Path, list[Suggestion]] = {}
     failed: list[Exception] = []
     for channel in channels:
         try:
@@ -75,7 +75,7 @@ def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Advice]], list
     return found, failed
 
 
-def _report(parts: Sequence[Part], found: dict[Path, list[Advice]]) -> object:
+def _report(parts: Sequence[Part], found: dict[Path, list[Suggestion]]) -> object:
     if parts:
         advice = [part.advice.to_json() for part in parts if part.advice is not None]
         return {"environment": {part.name: part.found for part in parts}, "advice": advice}
@@ -83,21 +83,21 @@ def _report(parts: Sequence[Part], found: dict[Path, list[Advice]]) -> object:
     return {"channels": channels}
 
 
-def _show_channel(channel: Path, advice: Sequence[Advice]) -> None:
+def _show_channel(channel: Path, advice: Sequence[Suggestion]) -> None:
     from rich.text import Text
 
     bad = [each for each in advice if each.severity != "note"]
     state = f"{counted(len(bad), 'finding')}" if bad else "fine"
     show(Text.assemble((safe(str(channel)), "bold"), f": {state}"))
-    _show_advice(advice)
+    _show_suggestions(advice)
 
 
 def _show_environment(parts: Sequence[Part]) -> None:
     show(facts([(part.name, part.found) for part in parts]))
-    _show_advice([part.advice for part in parts if part.advice is not None])
+    _show_suggestions([part.advice for part in parts if part.advice is not None])
 
 
-def _show_advice(advice: Sequence[Advice]) -> None:
+def _show_suggestions(advice: Sequence[Suggestion]) -> None:
     from rich.table import Table
     from rich.text import Text
 

@@ -34,7 +34,7 @@ from ..ui.progress import ReportProgress, progress
 Write: TypeAlias = Callable[[bytes], Awaitable[object]]
 
 _AT_ONCE: Final = 1000
-_PIECE: Final = 1 << 20  # bytes of text; a message can be longer as JSON than it is in the channel
+_CHUNK: Final = 1 << 20  # bytes of text; a message can be longer as JSON than it is in the channel
 
 
 def export(
@@ -188,7 +188,7 @@ class _Export:
                     text += json.exact(message) + b"\n"
                 except ValueError as error:
                     raise Failure(f"a message before offset {receiver.read_offset}: {error}") from error
-                if len(text) >= _PIECE:
+                if len(text) >= _CHUNK:
                     await write(bytes(text))
                     text.clear()
             await write(bytes(text))

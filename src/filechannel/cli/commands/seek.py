@@ -13,7 +13,7 @@ from ..ui.channel_argument import ChannelArgument, complete_consumer, writing
 from ..ui.escaping import safe
 from ..ui.humanize import counted
 from ..ui.output import JsonOption, document, show
-from ..ui.position_argument import POSITIONS, complete_position, place, reported_for
+from ..ui.position_argument import POSITIONS, complete_position, parse_position, reported_for
 from .consumers import refuse_owned
 
 
@@ -41,7 +41,7 @@ def seek(
     with writing(channel) as target:
         before = _find(target.channel, name)
         refuse_owned(before)
-        to = place(position, target.channel.offset_of, "POSITION")
+        to = parse_position(position, target.channel.offset_of, "POSITION")
         with reported_for("POSITION"):
             if before.kind == "group":
                 with target.channel.group(name) as member:

@@ -22,7 +22,7 @@ from ..ui.interrupts import uninterrupted
 from ..ui.output import JsonOption, document, remark
 from ..ui.progress import progress
 
-_PATIENCE: Final = 0.2
+_SEND_TIMEOUT: Final = 0.2
 """Seconds to wait for capacity before checking whether Ctrl-C was pressed."""
 
 
@@ -144,7 +144,7 @@ class Sending:
         while messages:
             with uninterrupted():
                 try:
-                    self._sender.send_many(messages, timeout=_PATIENCE)
+                    self._sender.send_many(messages, timeout=_SEND_TIMEOUT)
                     self.sent += len(messages)
                     return
                 except TimeoutError:

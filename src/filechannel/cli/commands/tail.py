@@ -18,7 +18,7 @@ from ..._options import ChannelOptions
 from ..transfer.message_view import Rendering
 from ..ui.channel_argument import ChannelArgument, reading, warn_if_incomplete
 from ..ui.output import JsonOption, remark, write_line
-from ..ui.position_argument import POSITIONS, complete_position, place, reported_for
+from ..ui.position_argument import POSITIONS, complete_position, parse_position, reported_for
 
 _POLL: Final = 0.01
 """Seconds between two polls: a process that only reads cannot register as a waiter."""
@@ -61,7 +61,9 @@ def tail(
         if not target.is_current:
             warn_if_incomplete(channel, target.unreachable)
         rendering = Rendering(target.description, as_json=json)
-        begin = _last(target.channel, count) if start is None else place(start, target.channel.offset_of, "--from")
+        begin = (
+            _last(target.channel, count) if start is None else parse_position(start, target.channel.offset_of, "--from")
+        )
         with reported_for("--from"):
             receiver = target.channel.replay(begin, None if follow else "latest")
         with receiver:

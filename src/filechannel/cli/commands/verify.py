@@ -86,7 +86,7 @@ def payload_check(path: Path) -> CheckPayload | None:
 def show_findings(findings: tuple[Finding, ...]) -> None:
     """Write the findings, one per line."""
     if findings:
-        show(columns(("SEVERITY", "WHERE", "WHAT"), ((each.severity, each.place, each.what) for each in findings)), "")
+        show(columns(("SEVERITY", "WHERE", "WHAT"), ((one.severity, one.location, one.what) for one in findings)), "")
     mends = [finding.mend for finding in findings if finding.mend is not None]
     if mends:
         show("What a repair leaves for you to do:")

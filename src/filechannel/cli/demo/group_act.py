@@ -27,7 +27,7 @@ _KILL_AFTER: Final = 500
 _HELD: Final = 16
 _WORK: Final = 0.000_5
 """Seconds that it takes to handle an order."""
-_PATIENCE: Final = 30.0
+_TIMEOUT: Final = 30.0
 
 
 @final
@@ -61,15 +61,15 @@ def share_work(directory: Path) -> Iterator[Progress]:
         with orders.sender() as tx:
             tx.send_many(make_batch(0, ORDERS))
         with done.receiver() as rx, ExitStack() as stack:
-            crew = [stack.enter_context(started(__name__, todo, results, number)) for number in range(WORKERS)]
+            workers = [stack.enter_context(started(__name__, todo, results, number)) for number in range(WORKERS)]
             seen, by_worker = Counter[int](), dict.fromkeys(range(WORKERS), 0)
             killed = None
             while len(seen) < ORDERS:
-                for one in rx.receive_many(1_000, timeout=_PATIENCE):
+                for one in rx.receive_many(1_000, timeout=_TIMEOUT):
                     seen[one.number] += 1
                     by_worker[one.worker] += 1
                 if killed is None and by_worker[_KILLED] > _KILL_AFTER:
-                    crew[_KILLED].kill()
+                    workers[_KILLED].kill()
                     killed = _KILLED
                 yield Progress(dict(by_worker), seen.total() - len(seen), killed)
 

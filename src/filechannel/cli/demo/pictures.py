@@ -38,7 +38,7 @@ def kills(state: Kills) -> RenderableType:
     return columns([*numbers, "in order"], rows, right=numbers)
 
 
-def crew(progress: Progress) -> RenderableType:
+def workers(progress: Progress) -> RenderableType:
     """Draw how many orders each worker has handled, and which one was killed."""
     table = Table.grid(padding=(0, 2))
     for worker, done in progress.done.items():

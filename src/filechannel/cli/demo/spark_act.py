@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 _NAME: Final = "spark_pipeline.py"
-_PATIENCE: Final = 2.0  # seconds
+_TIMEOUT: Final = 2.0  # seconds
 
 
 def script() -> Path:
@@ -54,7 +54,7 @@ def _run(command: Sequence[str], stderr: BinaryIO, environment: Mapping[str, str
             return process.wait()
         except KeyboardInterrupt:
             with suppress(subprocess.TimeoutExpired):
-                process.wait(_PATIENCE)
+                process.wait(_TIMEOUT)
             raise
         finally:
             process.kill()

@@ -20,30 +20,32 @@ from ..._maintenance.read_only_statistics import ConsumerFigures
 from ..._storage.consumers.cursor_file import CONSUMERS, group_file_name
 from ..._storage.consumers.group_file import entry_at, numbers_in
 from ..ui.humanize import counted, size, span
-from .advice import Advice, ExaminedChannel
+from .suggestion import ExaminedChannel, Suggestion
 
 _IDLE: Final = 3600.0  # seconds
 _MANY_ATTEMPTS: Final = 5
 
 
-def idle_consumers(examined: ExaminedChannel) -> Iterator[Advice]:
+def idle_consumers(examined: ExaminedChannel) -> Iterator[Suggestion]:
     """Consumers without an owner that hold data back."""
     for consumer in examined.figures.consumers:
         if consumer.owner is None and consumer.lag_messages and consumer.idle >= _IDLE:
             what = f"{held_by(consumer)}, idle for {span(consumer.idle)}"
             if not consumer.knows_owner:
-                yield Advice(
+                yield Suggestion(
                     severity="note", kind="idle", what=f"{what}; only users with write permission can see its owner"
                 )
                 continue
             if consumer.expires is not None:
-                yield Advice(severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}")
+                yield Suggestion(
+                    severity="note", kind="idle", what=f"{what}; it expires after {span(consumer.expires)}"
+                )
                 continue
             mend = examined.command("consumers", "remove", about=consumer.name)
-            yield Advice(severity="warning", kind="idle", what=what, mend=mend)
+            yield Suggestion(severity="warning", kind="idle", what=what, mend=mend)
 
 
-def stuck_consumers(examined: ExaminedChannel) -> Iterator[Advice]:
+def stuck_consumers(examined: ExaminedChannel) -> Iterator[Suggestion]:
     """Consumers with an owner that do not move although there are messages."""
     for consumer in examined.figures.consumers:
         owner = consumer.owner
@@ -53,10 +55,10 @@ def stuck_consumers(examined: ExaminedChannel) -> Iterator[Advice]:
                 f"{span(consumer.idle)}, with {_held(consumer)} to read"
             )
             mend = f"check process {owner.pid}: it is blocked, or does not acknowledge what it receives"
-            yield Advice(severity="warning", kind="stuck", what=what, mend=mend)
+            yield Suggestion(severity="warning", kind="stuck", what=what, mend=mend)
 
 
-def no_consumer_registered(examined: ExaminedChannel) -> Iterator[Advice]:
+def no_consumer_registered(examined: ExaminedChannel) -> Iterator[Suggestion]:
     """No consumer is registered, so nothing counts as consumed."""
     options, figures = examined.watch.manifest.options, examined.figures
     is_bounded = options.retention.max_bytes or options.retention.max_age or options.capacity
@@ -65,10 +67,10 @@ def no_consumer_registered(examined: ExaminedChannel) -> Iterator[Advice]:
     if figures.usage.plain + figures.usage.compressed > 1:
         what = f"{size(figures.usage.bytes)} stored and no consumer registered: nothing is ever deleted"
         mend = "register a receiver, or limit it: channel.configure(retention=Retention(max_bytes=...))"
-        yield Advice(severity="warning", kind="nobody", what=what, mend=mend)
+        yield Suggestion(severity="warning", kind="nobody", what=what, mend=mend)
 
 
-def groups(examined: ExaminedChannel) -> Iterator[Advice]:
+def groups(examined: ExaminedChannel) -> Iterator[Suggestion]:
     """Messages that are redelivered again and again, and expired leases in a group without members."""
     for consumer in examined.figures.consumers:
         if not consumer.is_group:
@@ -82,10 +84,10 @@ def groups(examined: ExaminedChannel) -> Iterator[Advice]:
         if worst >= _MANY_ATTEMPTS:
             what = f"group `{consumer.name}`: the message at offset {where} was delivered {worst} times"
             mend = "check the log of its handler, or give serve() a RetryPolicy and a dead-letter channel"
-            yield Advice(severity="warning", kind="attempts", what=what, mend=mend)
+            yield Suggestion(severity="warning", kind="attempts", what=what, mend=mend)
         if expired and consumer.knows_owner and not consumer.members:
             what = f"group `{consumer.name}`: {counted(expired, 'lease')} expired, and the group has no member"
-            yield Advice(severity="warning", kind="leases", what=what, mend="start a member of the group")
+            yield Suggestion(severity="warning", kind="leases", what=what, mend="start a member of the group")
 
 
 def _ring(content: bytes, now: int) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ from ..._format import PURE
 from ..._maintenance.verify.findings import Severity
 from ..._shell_quoting import shell_words
 from ..._storage.segments.compression_codecs import require
-from .advice import Advice, Part
+from .suggestion import Part, Suggestion
 
 _FEW_FILES = 1024
 _FEW_MAPS = 65_530
@@ -45,12 +45,12 @@ def _core() -> Iterator[Part]:
         yield Part(
             "native core",
             "not in use",
-            Advice(severity="warning", kind="core", what=what, mend="unset FILECHANNEL_PURE"),
+            Suggestion(severity="warning", kind="core", what=what, mend="unset FILECHANNEL_PURE"),
         )
     else:
         what = "the C core is missing: slow, polls instead of waiting, and one process at a time can use a channel"
         mend = "install a C compiler and reinstall: pip install --force-reinstall --no-binary filechannel filechannel"
-        yield Part("native core", "missing", Advice(severity="warning", kind="core", what=what, mend=mend))
+        yield Part("native core", "missing", Suggestion(severity="warning", kind="core", what=what, mend=mend))
 
 
 def _compression() -> Iterator[Part]:
@@ -61,7 +61,9 @@ def _compression() -> Iterator[Part]:
         except UnsupportedFormatError as error:
             what = f"segments that are compressed with {method} cannot be read here"
             severity: Severity = "warning" if method == "zstd" else "note"
-            advice = Advice(severity=severity, kind="extra", what=what, mend=shell_words("pip", *error.advice.split()))
+            advice = Suggestion(
+                severity=severity, kind="extra", what=what, mend=shell_words("pip", *error.advice.split())
+            )
             yield Part(method, "not installed", advice)
 
 
@@ -73,7 +75,9 @@ def _spark() -> Iterator[Part]:
     java = _java()
     if java is None:
         what = "Spark is installed, but Java is not found"
-        advice = Advice(severity="note", kind="java", what=what, mend="install a JRE of version 17 or later; JAVA_HOME")
+        advice = Suggestion(
+            severity="note", kind="java", what=what, mend="install a JRE of version 17 or later; JAVA_HOME"
+        )
         yield Part("Spark", version, advice)
     else:
         yield Part("Spark", f"{version}, {java}")
@@ -98,13 +102,13 @@ def _kernel() -> Iterator[Part]:
         what = (
             f"Linux {release} cannot populate pages ahead of time (Linux 5.14 and later can): sending has longer pauses"
         )
-        yield Part("kernel", release, Advice(severity="note", kind="kernel", what=what, mend="use a newer kernel"))
+        yield Part("kernel", release, Suggestion(severity="note", kind="kernel", what=what, mend="use a newer kernel"))
     else:
         yield Part("kernel", release)
     if not Path("/etc/machine-id").exists():
         what = "the machine has no /etc/machine-id: a channel that is moved here from another machine is not recognised"
         yield Part(
-            "machine", "no id", Advice(severity="note", kind="machine", what=what, mend="systemd-machine-id-setup")
+            "machine", "no id", Suggestion(severity="note", kind="machine", what=what, mend="systemd-machine-id-setup")
         )
 
 
@@ -125,7 +129,7 @@ def _limit(name: str, most: int, few: int, what: str, mend: str) -> Part:
     """Report a limit of processes, and how to raise it if it is too low."""
     if most >= few:
         return Part(name, f"up to {most:,} per process")
-    return Part(name, f"{most}", Advice(severity="warning", kind="limits", what=f"a process may {what}", mend=mend))
+    return Part(name, f"{most}", Suggestion(severity="warning", kind="limits", what=f"a process may {what}", mend=mend))
 
 
 _Look: TypeAlias = Callable[[], Iterator[Part]]

@@ -51,16 +51,16 @@ class Lines:
         return wanted
 
     def _read(self) -> Iterator[list[Line]]:
-        begun: list[bytes] = []
+        partial: list[bytes] = []
         while chunk := os.read(self._descriptor, _CHUNK):
             self.position += len(chunk)
             first, *rest = chunk.split(b"\n")
-            begun.append(first)
+            partial.append(first)
             if rest:
-                found = [b"".join(begun), *rest[:-1]]
-                begun = [rest[-1]]
+                found = [b"".join(partial), *rest[:-1]]
+                partial = [rest[-1]]
                 yield self._numbered(found)
-        if last := b"".join(begun):
+        if last := b"".join(partial):
             yield self._numbered([last])
 
     def _numbered(self, texts: list[bytes]) -> list[Line]:

@@ -130,7 +130,7 @@ def _follow(picture: Picture, now: Figures, backlog: Backlog) -> None:
     for consumer in now.consumers:
         pace = picture.paces.setdefault(consumer.name, Pace())
         last = known.get(consumer.name, consumer)
-        _move(pace, backlog.between(_place(last), _place(consumer)), seconds)
+        _move(pace, backlog.between(_log_position(last), _log_position(consumer)), seconds)
         pace.history.append(consumer.lag_messages)
         if consumer.offset != last.offset:
             pace.moved = now.time
@@ -142,7 +142,7 @@ def _end(figures: Figures) -> LogPosition:
     return LogPosition(figures.write_offset, figures.next_sequence)
 
 
-def _place(consumer: ConsumerFigures) -> LogPosition:
+def _log_position(consumer: ConsumerFigures) -> LogPosition:
     return LogPosition(consumer.offset, consumer.next_sequence)
 
 

@@ -139,14 +139,14 @@ def facts(rows: Iterable[tuple[str, str]]) -> Table:
 
 
 def _without(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], spare: Sequence[str]
+    headings: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str]
 ) -> tuple[Sequence[str], Sequence[Sequence[str]]]:
     from rich.cells import cell_len
 
     widths = dict(
         zip(headings, (max(map(cell_len, cells)) for cells in zip(headings, *rows, strict=True)), strict=True)
     )
-    for heading in spare:
+    for heading in optional:
         if sum(widths.values()) + 2 * len(widths) <= stdout().width + 2:
             break
         del widths[heading]
@@ -155,17 +155,17 @@ def _without(
 
 
 def columns(
-    headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), spare: Sequence[str] = ()
+    headings: Sequence[str], rows: Iterable[Sequence[str]], right: Sequence[str] = (), optional: Sequence[str] = ()
 ) -> Table:
     """Return a table that is as wide as its content; the columns in *right* contain numbers.
 
-    The columns in *spare* are left out, one by one, if the terminal is too narrow for all.
+    The columns in *optional* are left out, one by one, if the terminal is too narrow for all.
     """
     from rich.table import Table
     from rich.text import Text
 
-    if spare:
-        headings, rows = _without(headings, list(rows), spare)
+    if optional:
+        headings, rows = _without(headings, list(rows), optional)
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         is_number = heading in right

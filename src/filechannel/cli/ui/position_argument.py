@@ -27,7 +27,7 @@ def complete_position(incomplete: str) -> list[str]:
     return [name for name in ("earliest", "latest") if name.startswith(incomplete)]
 
 
-def place(text: str, numbered: Callable[[int], Offset], option: str) -> Start:
+def parse_position(text: str, numbered: Callable[[int], Offset], option: str) -> Start:
     """Return the position that a text means. Raise `BadParameter`, naming the option, if it is not valid.
 
     *numbered* returns the offset of the message with a sequence. Whether a message begins at an offset is not checked.
@@ -57,8 +57,8 @@ def reported_for(option: str) -> Generator[None]:
         yield
     except ValueError as error:
         # The error before `naming` added the argument and the channel to it.
-        told = error.__context__ if isinstance(error.__context__, ValueError) else error
-        raise typer.BadParameter(str(told), param_hint=option) from None
+        shown = error.__context__ if isinstance(error.__context__, ValueError) else error
+        raise typer.BadParameter(str(shown), param_hint=option) from None
 
 
 def bounds(store: Store, start: str, stop: str) -> tuple[LogPosition, LogPosition]:
@@ -66,15 +66,16 @@ def bounds(store: Store, start: str, stop: str) -> tuple[LogPosition, LogPositio
 
     Raise `BadParameter` if one is invalid or they are in the wrong order.
     """
-    end = _mark(store, stop, "--to", store.lookup.until)  # first, so that messages sent meanwhile are not included
-    begin = _mark(store, start, "--from", store.lookup.since)
+    # The end first, so that messages sent meanwhile are not included.
+    end = _bound(store, stop, "--to", store.lookup.until)
+    begin = _bound(store, start, "--from", store.lookup.since)
     if end.offset < begin.offset:
         raise typer.BadParameter(f"{stop} lies before {start}", param_hint="--to")
     return begin, end
 
 
-def _mark(store: Store, text: str, option: str, at_moment: Callable[[datetime], LogPosition]) -> LogPosition:
-    found = place(text, lambda number: store.lookup.numbered(number).offset, option)
+def _bound(store: Store, text: str, option: str, at_moment: Callable[[datetime], LogPosition]) -> LogPosition:
+    found = parse_position(text, lambda number: store.lookup.numbered(number).offset, option)
     with reported_for(option):
         return at_moment(found) if isinstance(found, datetime) else resolve_start(store, found, option)
 

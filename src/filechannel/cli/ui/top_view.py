@@ -57,11 +57,11 @@ def view(
 ) -> RenderableType:
     """Return as many channels and columns as fit into the given width and height."""
     columns = _fitting(width)
-    room_for_names = width - sum(columns.values()) - len(columns)
-    rows = [row for picture in pictures for row in _rows(picture, columns, room_for_names, unicode)]
-    room = max(1, height - _AROUND)
-    left_out = len(rows) - room if len(rows) > room else 0
-    shown = rows[: room - 1] if left_out else rows
+    name_width = width - sum(columns.values()) - len(columns)
+    rows = [row for picture in pictures for row in _rows(picture, columns, name_width, unicode)]
+    lines = max(1, height - _AROUND)
+    left_out = len(rows) - lines if len(rows) > lines else 0
+    shown = rows[: lines - 1] if left_out else rows
     table = _table(columns, unicode)
     table.width = width
     for row in shown:
@@ -83,7 +83,7 @@ def _fitting(width: int) -> dict[str, int]:
         if left < 0:
             break
         chosen.update(headings)
-    columns = {heading: room for heading, room in _COLUMNS.items() if heading in chosen}
+    columns = {heading: width for heading, width in _COLUMNS.items() if heading in chosen}
     if left >= _LONG_HISTORY:
         columns["HISTORY"] = _LONG_HISTORY
     return columns
@@ -104,14 +104,14 @@ def _table(columns: Mapping[str, int], unicode: bool) -> Table:
     return table
 
 
-def _rows(picture: Picture, columns: Mapping[str, int], room: int, unicode: bool) -> Iterator[list[Text]]:
+def _rows(picture: Picture, columns: Mapping[str, int], width: int, unicode: bool) -> Iterator[list[Text]]:
     figures = picture.figures
     if figures is None:
-        yield [Text.assemble(_end_of(picture.path, room, unicode), f": {safe(picture.problem or '')}", style="red")]
+        yield [Text.assemble(_end_of(picture.path, width, unicode), f": {safe(picture.problem or '')}", style="red")]
         return
     bars = columns.get("HISTORY", 0)
     state = " sealed" if figures.sealed else ""
-    name = Text.assemble((_end_of(picture.path, room - len(state), unicode), "bold"), (state, "dim"))
+    name = Text.assemble((_end_of(picture.path, width - len(state), unicode), "bold"), (state, "dim"))
     cells = _channel_cells(figures, picture.pace) | {"HISTORY": _history(picture.pace, bars, unicode)}
     yield [name, *(cells[heading] for heading in columns)]
     for consumer in figures.consumers:
@@ -121,12 +121,12 @@ def _rows(picture: Picture, columns: Mapping[str, int], room: int, unicode: bool
         yield [Text(f"  {branch}{safe(consumer.name)}"), *(cells.get(heading, Text()) for heading in columns)]
 
 
-def _end_of(path: Path, room: int, unicode: bool) -> str:
+def _end_of(path: Path, width: int, unicode: bool) -> str:
     """Return a path, or as much of its end as fits: the end distinguishes it from other paths."""
     text = safe(str(path))
-    if cell_len(text) <= room:
+    if cell_len(text) <= width:
         return text
-    while text and cell_len(text) >= room:
+    while text and cell_len(text) >= width:
         text = text[1:]
     return f"{'…' if unicode else '~'}{text}"
 

@@ -14,9 +14,9 @@ class Command(TyperCommand):
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
         """Return the parts of the usage line behind the command name."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
-        return ["[OPTIONS]", *map(_piece, arguments)]
+        return ["[OPTIONS]", *map(_argument_usage, arguments)]
 
 
-def _piece(argument: Any) -> str:
+def _argument_usage(argument: Any) -> str:
     name = argument.metavar if argument.required else f"[{argument.metavar}]"
     return f"{name}{'...' * (argument.nargs != 1)}"

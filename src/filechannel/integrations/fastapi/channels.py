@@ -46,7 +46,7 @@ class Channels:
         checks.instance_of(bool, "True or False")("serve", serve)
         self.directory = directory
         self.serve = serve
-        self._places: set[str] = set()
+        self._opened_paths: set[str] = set()
         self._openings: list[Callable[[], AbstractAsyncContextManager[object]]] = []
         self._services: list[Callable[[], Service]] = []
         self._streams = Streams()
@@ -98,17 +98,17 @@ class Channels:
         Raises `ValueError` for a relative *path* that leads out of the directory, or for one that was already added.
         """
         self._check_not_running()
-        place = _place(path)
-        if place in self._places:
+        relative = _relative_path(path)
+        if relative in self._opened_paths:
             raise ValueError(f"path={path!r}: was already added; use the channel that add() returned")
 
         def make() -> ChannelContext[T]:
-            where = Path(self.directory, place)
+            where = Path(self.directory, relative)
             return open_channel(where, type, codec=codec, options=options, strict_owner=strict_owner)
 
         make()  # raises for wrong arguments here, where they are given
         channel = AppChannel(Path(path), make, self._streams, self._add_service)
-        self._places.add(place)
+        self._opened_paths.add(relative)
         self._openings.append(channel.opened)
         return channel
 
@@ -187,15 +187,15 @@ class Channels:
         self._streams.end()
 
 
-def _place(path: str | os.PathLike[str]) -> str:
+def _relative_path(path: str | os.PathLike[str]) -> str:
     """Return the normalized path of a channel; relative paths are below the directory."""
     text = checks.path_text("path", path)
     if not text:
         raise ValueError(f"path={path!r}: is empty; give the channel a name")
-    place = os.path.normpath(text)
-    if place.split(os.sep, 1)[0] == os.pardir:
+    relative = os.path.normpath(text)
+    if relative.split(os.sep, 1)[0] == os.pardir:
         raise ValueError(f"path={path!r}: leads out of the directory of these channels; use an absolute path")
-    return place
+    return relative
 
 
 @final

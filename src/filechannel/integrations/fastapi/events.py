@@ -85,8 +85,8 @@ def events_of(
         since: Annotated[str | None, Query(description="The same, or `earliest` or `latest`, without it")] = None,
     ) -> EventStream:  # not generic: FastAPI accepts only a class as a response
         channel = await open_channel()
-        place = await _find(channel, last_event_id or since or start)
-        return EventStream(channel, streams, place, heartbeat, event)
+        log_position = await _find(channel, last_event_id or since or start)
+        return EventStream(channel, streams, log_position, heartbeat, event)
 
     return cast("Events[T]", events)
 
@@ -95,16 +95,16 @@ async def _find(channel: FileChannel[T], text: str) -> LogPosition:
     """Return the log position of an id. Raise status 400 if the id does not belong to this channel."""
     if (start := _STARTS.get(text)) is not None:
         with channel.replay(start) as receiver:
-            return _place_of(receiver)
+            return _log_position_of(receiver)
     match = _ID.fullmatch(text)
     asked = None if match is None else LogPosition(Offset(int(match[1])), int(match[2]))
-    place = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
-    if place is None:
+    log_position = None if asked is None else await run_in_thread(partial(channel.find_again, asked))
+    if log_position is None:
         raise HTTPException(400, f"{text!r} is not an id of an event of this stream")
-    return place
+    return log_position
 
 
-def _place_of(receiver: Receiver[object]) -> LogPosition:
+def _log_position_of(receiver: Receiver[object]) -> LogPosition:
     statistics = receiver.statistics()
     return LogPosition(statistics.read_offset, statistics.next_sequence)
 
@@ -133,14 +133,14 @@ class EventStream(Response, Generic[T_co]):
         self,
         channel: FileChannel[T_co],
         streams: Streams,
-        place: LogPosition,
+        log_position: LogPosition,
         heartbeat: float,
         event: str | None,
         status_code: int = 200,  # FastAPI reads the documented status from this default
     ) -> None:
         self._channel = channel
         self._streams = streams
-        self._place = place
+        self._log_position = log_position
         self._heartbeat = heartbeat
         self._head = b"" if event is None else f"event: {event}\n".encode()
         self._show: Callable[[T_co], object] = _as_it_is
@@ -148,7 +148,7 @@ class EventStream(Response, Generic[T_co]):
             msgspec.msgpack.decode if channel.codec_name == "msgpack" else msgspec.json.decode
         )
         statistics = channel.statistics()
-        self._has_ended = statistics.sealed and place.sequence >= statistics.next_sequence
+        self._has_ended = statistics.sealed and log_position.sequence >= statistics.next_sequence
         self.status_code: int = 204 if self._has_ended else status_code
         self.background: BackgroundTask | None = None
         self.init_headers(_HEADERS)
@@ -200,15 +200,15 @@ class EventStream(Response, Generic[T_co]):
 
     def _open(self) -> Receiver[T_co]:
         try:
-            return self._channel.replay(self._place.offset, stop=None)
+            return self._channel.replay(self._log_position.offset, stop=None)
         except ValueError:  # the message at this offset is not stored any more
             return self._channel.replay(stop=None)
 
     def _begin(self, receiver: Receiver[T_co]) -> bytes:
-        missed = _place_of(receiver).sequence - self._place.sequence
-        self._place = _place_of(receiver)
+        missed = _log_position_of(receiver).sequence - self._log_position.sequence
+        self._log_position = _log_position_of(receiver)
         # An id without data is stored by the client too: if it disconnects before the first event, it resumes here.
-        return self._tell("missed", {"missed": missed}) if missed > 0 else self._id()
+        return self._event_bytes("missed", {"missed": missed}) if missed > 0 else self._id()
 
     async def _next(self, receiver: Receiver[T_co]) -> bytes | None:
         """Wait for the next events and return them as bytes; None if the stream has ended."""
@@ -222,11 +222,11 @@ class EventStream(Response, Generic[T_co]):
             if self._has_ended:
                 return None
             self._has_ended = True
-            return self._tell("end", {})
+            return self._event_bytes("end", {})
         except DecodeError as error:
             await receiver.seek(error.next_offset)
-            self._place = _place_of(receiver)
-            return self._tell("undecodable", {"offset": error.offset})
+            self._log_position = _log_position_of(receiver)
+            return self._event_bytes("undecodable", {"offset": error.offset})
 
     async def _take(self, receiver: Receiver[T_co]) -> bytes:
         """Wait for the first event, and return it with those that are available, up to a size."""
@@ -237,15 +237,15 @@ class EventStream(Response, Generic[T_co]):
             while len(chunk) < _LARGEST_CHUNK:
                 self._add(chunk, receiver.receive_record_nowait(), receiver)
         except DataExpiredError as error:  # raised once
-            self._place = _place_of(receiver)
-            chunk += self._tell("missed", {"missed": error.missed})
+            self._log_position = _log_position_of(receiver)
+            chunk += self._event_bytes("missed", {"missed": error.missed})
         except (WouldBlock, ClosedResourceError, EndOfStream, DecodeError):
             if not chunk:
                 raise  # otherwise the next call raises it again, after this chunk was sent
         return bytes(chunk)
 
     def _add(self, chunk: bytearray, record: Record[T_co], receiver: Receiver[T_co]) -> None:
-        self._place = LogPosition(receiver.read_offset, record.sequence + 1)
+        self._log_position = LogPosition(receiver.read_offset, record.sequence + 1)
         if (shown := self._show(record.value)) is None:
             return
         try:
@@ -254,7 +254,7 @@ class EventStream(Response, Generic[T_co]):
             raise  # a type that never fits: a bug in the app, not in this message
         except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError):
             # Raising would end the stream here, and again for every client that resumes at this message.
-            chunk += self._tell("undecodable", {"offset": record.offset})
+            chunk += self._event_bytes("undecodable", {"offset": record.offset})
         else:
             chunk += b"%b%b%b" % (self._head, _data(text), self._id())
 
@@ -272,12 +272,12 @@ class EventStream(Response, Generic[T_co]):
             raise TypeError("an extension of MessagePack cannot be written as JSON")
         raise _NoFormError(f"{type(value).__name__} cannot be written as JSON: convert it with map()")
 
-    def _tell(self, event: str, data: dict[str, int]) -> bytes:
+    def _event_bytes(self, event: str, data: dict[str, int]) -> bytes:
         return b"event: %b\n%b%b" % (event.encode(), _data(msgspec.json.encode(data)), self._id())
 
     def _id(self) -> bytes:
         """Return the id line with the log position at which to resume. It ends an event."""
-        return b"id: %d-%d\n\n" % (self._place.offset, self._place.sequence)
+        return b"id: %d-%d\n\n" % (self._log_position.offset, self._log_position.sequence)
 
 
 def _data(text: bytes) -> bytes:

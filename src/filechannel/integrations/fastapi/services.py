@@ -18,30 +18,30 @@ _SHORTEST_PAUSE, _LONGEST_PAUSE = 1.0, 60.0  # seconds
 
 
 @asynccontextmanager
-async def serving(beginnings: Iterable[Callable[[], Service]]) -> AsyncGenerator[None]:
+async def serving(services: Iterable[Callable[[], Service]]) -> AsyncGenerator[None]:
     """Run services while the body runs, and let them finish when it ends.
 
     An error at the first start of a service is raised here. Later errors are logged, and the service is restarted after
     a pause: the app keeps answering requests, and the messages it accepts wait in the channel.
     """
-    keepers = [_Keeper(begin) for begin in beginnings]
+    runners = [_ServiceRunner(begin) for begin in services]
     failure: Exception | None = None
     async with anyio.create_task_group() as tasks:
-        for keeper in keepers:
-            tasks.start_soon(keeper.run)
+        for runner in runners:
+            tasks.start_soon(runner.run)
         try:
             yield
         except Exception as error:  # kept from the task group, which would cancel the handlers
             failure = error
         finally:
-            for keeper in keepers:
-                keeper.stop()
+            for runner in runners:
+                runner.stop()
     if failure is not None:
         raise failure
 
 
 @final
-class _Keeper:
+class _ServiceRunner:
     """Restarts a service that has failed. Starts it when the process that owned its consumer name has ended."""
 
     def __init__(self, begin: Callable[[], Service]) -> None:

@@ -148,8 +148,8 @@ class TaskQueue:
 
     def policy(self, retry: RetryPolicy) -> RetryPolicy:
         """Return a policy that does not retry a call that cannot be executed."""
-        given_up = retry.give_up_on if isinstance(retry.give_up_on, tuple) else (retry.give_up_on,)
-        return replace(retry, give_up_on=(*given_up, TaskError))
+        given_up_on = retry.give_up_on if isinstance(retry.give_up_on, tuple) else (retry.give_up_on,)
+        return replace(retry, give_up_on=(*given_up_on, TaskError))
 
     async def run(self, task: Task) -> None:
         """Execute a stored call."""

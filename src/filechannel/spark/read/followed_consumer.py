@@ -18,7 +18,7 @@ from ..._storage.writable_store import writable
 from ..channel_identity import header_at, segment_mismatch
 from ..open_channels import open_store
 from ..source_options import ReadOptions
-from .stream_offset import Known, written
+from .stream_offset import Known, checkpoint_entry
 
 
 @final
@@ -52,37 +52,37 @@ class Followed:
         if self._options.start is None and position is not None:
             return self.check(position.log_position)
         while True:
-            mark = resolve_start(self.store, self._options.start or "earliest", "option startingOffset")
-            if self._stand(mark):
-                self._checked = mark
-                return mark
+            log_position = resolve_start(self.store, self._options.start or "earliest", "option startingOffset")
+            if self._stand(log_position):
+                self._checked = log_position
+                return log_position
 
-    def _stand(self, mark: LogPosition) -> bool:
+    def _stand(self, log_position: LogPosition) -> bool:
         """Store a log position for the consumer and retain the data there.
 
         Return False if it was reclaimed meanwhile.
         """
         if self._cursor is None:
             return True
-        self._cursor.store(mark.offset, mark.sequence, time.time_ns())
-        return writable(self.store).low_watermark.retain_from(mark.offset)
+        self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
+        return writable(self.store).low_watermark.retain_from(log_position.offset)
 
-    def place(self, mark: LogPosition) -> dict[str, int]:
+    def checkpoint_entry(self, log_position: LogPosition) -> dict[str, int]:
         """Return the checkpoint entry of a log position."""
-        return written(mark, header_at(self.store, mark.offset - 1))
+        return checkpoint_entry(log_position, header_at(self.store, log_position.offset - 1))
 
-    def check(self, mark: LogPosition, segment: Known | None = None) -> LogPosition:
+    def check(self, log_position: LogPosition, segment: Known | None = None) -> LogPosition:
         """Return the log position of a checkpoint; raise an error if it is not valid any more.
 
         *segment* is the segment before it: raises `ChannelMismatchError` if another segment has taken its place.
         """
-        if self._checked is None or self._checked.offset != mark.offset:
+        if self._checked is None or self._checked.offset != log_position.offset:
             self._check_segment(segment)
-            gone = expired(self.store, mark.offset, mark.sequence)
+            gone = expired(self.store, log_position.offset, log_position.sequence)
             if gone is not None:
                 raise gone
             try:
-                self._checked = self.store.lookup.at(mark.offset)
+                self._checked = self.store.lookup.at(log_position.offset)
             except ValueError as error:
                 raise ValueError(
                     f"the checkpoint does not belong to the channel at {self.store.path}: {error}; "
@@ -100,18 +100,18 @@ class Followed:
             expected = replace(found, begin=known.begin, id=known.id)
             raise segment_mismatch(self.store, expected, f"segment {found.begin} of id {found.id:08x}")
 
-    def acknowledge(self, mark: LogPosition) -> None:
+    def acknowledge(self, log_position: LogPosition) -> None:
         """Store a new position for the consumer. Segments that no consumer needs any more can then be reclaimed."""
         position = None if self._cursor is None else self._cursor.position
-        if self._cursor is None or (position is not None and position.offset == mark.offset):
+        if self._cursor is None or (position is not None and position.offset == log_position.offset):
             return
-        if position is None or position.offset > mark.offset:
+        if position is None or position.offset > log_position.offset:
             # The consumer is new, or moves back because an older checkpoint was restored. `check` found that the data
             # is there.
-            self._stand(mark)
+            self._stand(log_position)
             return
-        self._cursor.store(mark.offset, mark.sequence, time.time_ns())
-        if self.store.segments.covering(position.offset) != self.store.segments.covering(mark.offset):
+        self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
+        if self.store.segments.covering(position.offset) != self.store.segments.covering(log_position.offset):
             self.store.events.maintenance_due()
 
     def oldest(self) -> LogPosition:

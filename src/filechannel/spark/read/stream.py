@@ -27,7 +27,7 @@ from ..open_channels import find_channels
 from ..source_options import ReadOptions, matching
 from .followed_consumer import Followed
 from .read_tasks import Task, plan, read
-from .stream_offset import Progress, place_in, segment_in
+from .stream_offset import Progress, position_in, segment_in
 
 _LOOK: Final = 1.0  # seconds between two searches for new channels
 
@@ -86,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Progress:  # noqa: N802
         """Return where a query without a checkpoint starts."""
-        return {key: followed.place(followed.begin()) for key, followed in self._channels().items()}
+        return {key: followed.checkpoint_entry(followed.begin()) for key, followed in self._channels().items()}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the batch size limit that the options set."""
@@ -109,7 +109,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         behind = [key for key, begin in begins.items() if begin.offset < ends[key].offset]
         # Return the given entry unchanged where nothing was sent: Spark compares entries, and any difference starts a
         # batch.
-        found = {key: start.get(key) or channels[key].place(begin) for key, begin in begins.items()}
+        found = {key: start.get(key) or channels[key].checkpoint_entry(begin) for key, begin in begins.items()}
         for key in behind:
             end = ends[key]
             if not isinstance(limit, ReadAllAvailable):
@@ -119,12 +119,12 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                     for whole in (self._options.max_records, self._options.max_bytes)
                 )
                 end = channels[key].bounded(begins[key], end, records, size)
-            found[key] = channels[key].place(end)
+            found[key] = channels[key].checkpoint_entry(end)
         return found
 
     def reportLatestOffset(self) -> Progress:  # noqa: N802
         """Return where the channels end. Spark shows it in the progress of the query."""
-        return {key: followed.place(followed.latest()) for key, followed in self._channels().items()}
+        return {key: followed.checkpoint_entry(followed.latest()) for key, followed in self._channels().items()}
 
     def partitions(self, start: Progress, end: Progress) -> Sequence[InputPartition]:
         """Split a batch into spans of about the same size, at record boundaries."""
@@ -132,7 +132,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         parts = None if options.partitions is None else -(-options.partitions // len(channels))
         tasks: list[Task] = []
         for key in end:
-            begin, stop = begins.get(key), place_in(end, key)
+            begin, stop = begins.get(key), position_in(end, key)
             if begin is None:
                 raise self._unknown(key)
             if begin.offset < stop.offset:
@@ -162,7 +162,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if key not in channels:
                 raise self._unknown(key)
         return {
-            key: followed.check(place_in(start, key), segment_in(start, key)) if key in start else followed.oldest()
+            key: followed.check(position_in(start, key), segment_in(start, key)) if key in start else followed.oldest()
             for key, followed in channels.items()
         }
 

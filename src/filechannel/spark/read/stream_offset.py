@@ -24,28 +24,28 @@ class Known(NamedTuple):
     created: int
 
 
-def written(mark: LogPosition, segment: Header | None) -> dict[str, int]:
+def checkpoint_entry(log_position: LogPosition, segment: Header | None) -> dict[str, int]:
     """Return the checkpoint entry of a log position, with the segment before it if there is one."""
-    place = {"offset": int(mark.offset), "sequence": mark.sequence}
+    entry = {"offset": int(log_position.offset), "sequence": log_position.sequence}
     if segment is None:
-        return place
-    return place | {"segment": int(segment.begin), "segment_id": segment.id, "segment_created": segment.created}
+        return entry
+    return entry | {"segment": int(segment.begin), "segment_id": segment.id, "segment_created": segment.created}
 
 
 def segment_in(progress: Progress, id: str) -> Known | None:
     """Return the segment before the log position of a channel; None if the checkpoint names none."""
-    place = progress[id]
+    entry = progress[id]
     try:
-        return Known(Offset(place["segment"]), place["segment_id"], place["segment_created"])
+        return Known(Offset(entry["segment"]), entry["segment_id"], entry["segment_created"])
     except KeyError:
         return None
 
 
-def place_in(progress: Progress, id: str) -> LogPosition:
+def position_in(progress: Progress, id: str) -> LogPosition:
     """Return the log position of a channel. Raise `ValueError` if a filechannel stream did not write the checkpoint."""
     try:
-        place = progress[id]
-        return LogPosition(Offset(place["offset"]), place["sequence"])
+        entry = progress[id]
+        return LogPosition(Offset(entry["offset"]), entry["sequence"])
     except (KeyError, TypeError):
         raise ValueError(
             f"the checkpoint is not one of a filechannel stream ({progress!r}): "

@@ -239,12 +239,12 @@ def _plain_values(column: pa.Array) -> list[object] | None:
         return list(struct.unpack_from(f"<{count}{code}", buffers[1], first * width))
     _, ends, texts = buffers
     assert ends is not None
-    places = struct.unpack_from(f"<{count + 1}i", ends, 4 * first)
+    bounds = struct.unpack_from(f"<{count + 1}i", ends, 4 * first)
     content = b"" if texts is None else texts.to_pybytes()
     if content.isascii():
         text = content.decode("ascii")
-        return [text[start:stop] for start, stop in pairwise(places)]
-    return [content[start:stop].decode() for start, stop in pairwise(places)]
+        return [text[start:stop] for start, stop in pairwise(bounds)]
+    return [content[start:stop].decode() for start, stop in pairwise(bounds)]
 
 
 class _Walk:

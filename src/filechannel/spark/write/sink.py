@@ -123,8 +123,8 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
         if batch.messages and (producer is None or number is None):
             _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
         elif batch.messages and producer is not None and number is not None:
-            ledger = IdempotentProducer(store, producer)
-            _append(store, lambda: ledger.append(number, batch, parts), timeout)
+            idempotent_producer = IdempotentProducer(store, producer)
+            _append(store, lambda: idempotent_producer.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()

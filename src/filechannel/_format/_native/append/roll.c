@@ -11,12 +11,12 @@
 #include <unistd.h>
 
 static void release(PreparedSegment *next) {
-    let_go(&next->map);
+    release_view(&next->map);
     if (next->has_directory) close(next->directory);
     next->has_directory = 0;
     Py_CLEAR(next->source);
     Py_CLEAR(next->target);
-    Py_CLEAR(next->told);
+    Py_CLEAR(next->after_roll);
     Py_CLEAR(next->watch);
     Py_CLEAR(next->rename);
     Py_CLEAR(next->what);
@@ -56,7 +56,7 @@ static int get_map(PyObject *from, Py_buffer *map) {
     return get_aligned(from, PyBUF_WRITABLE, SEGMENT_HEADER_SIZE, "segment is shorter than its header", map);
 }
 
-static uint64_t room_of(const Py_buffer *segment) { return (uint64_t)segment->len - SEGMENT_HEADER_SIZE; }
+static uint64_t space_in(const Py_buffer *segment) { return (uint64_t)segment->len - SEGMENT_HEADER_SIZE; }
 
 PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
@@ -72,11 +72,11 @@ PyObject *py_prepare_next(PyObject *op, PyObject *const *args, Py_ssize_t count)
         return NULL;
     }
     if (get_header(args[2], next.header) || get_map(args[1], &next.map)) return NULL;
-    next.allocated = room_of(&next.map);
+    next.allocated = space_in(&next.map);
     next.digits = (Py_ssize_t)digits;
     next.source = Py_NewRef(args[5]);
     next.target = PyBytes_FromStringAndSize(PyBytes_AS_STRING(args[6]), (Py_ssize_t)length); /* a private copy, which is written to */
-    next.told = Py_NewRef(args[9]);
+    next.after_roll = Py_NewRef(args[9]);
     next.watch = args[10] == Py_None ? NULL : Py_NewRef(args[10]);
     /* A duplicate, which this object owns: closing the channel closes the original, and its number may be reused. */
     next.directory = next.target && !self->pending_roll ? fcntl((int)directory, F_DUPFD_CLOEXEC, 0) : -1;
@@ -121,10 +121,10 @@ static int is_simple(Writer *self, const PreparedSegment *next, uint64_t size, u
         return 0;
     /* A closed window means that capacity must be reserved first. */
     if (!writer_fits_window(self, self->tail_end, 0)) return 0;
-    uint64_t used = self->tail_end - self->begin, room = room_of(&self->segment), next_room = room_of(&next->map);
-    if (used > room || size <= room - used || size > next_room) return 0;
+    uint64_t used = self->tail_end - self->begin, space = space_in(&self->segment), next_space = space_in(&next->map);
+    if (used > space || size <= space - used || size > next_space) return 0;
     /* No offset or sequence in it may pass the largest one; a message takes more than a byte. */
-    if (next_room > LARGEST_OFFSET - self->tail_end || next_room > LARGEST_OFFSET - self->tail_sequence) return 0;
+    if (next_space > LARGEST_OFFSET - self->tail_end || next_space > LARGEST_OFFSET - self->tail_sequence) return 0;
     /* If the clock went back, the slow path computes the creation time: times in the log never go back. */
     return now >= self->latest && now >= get_u64((uint8_t *)self->segment.buf + SEGMENT_CREATED);
 }
@@ -172,17 +172,17 @@ static int rename_next(const Writer *self, const PreparedSegment *next) {
 /* Exchange what belongs to the old segment and to the renamed one; the caller releases `next`, which runs Python code. */
 static void bind_next(Writer *self, PreparedSegment *next) {
     Py_buffer before = self->segment;
-    PyObject *told = self->told, *acknowledged = self->pending_roll;
+    PyObject *after_roll = self->after_roll, *acknowledged = self->pending_roll;
     self->segment = next->map;
     self->begin = get_u64(next->header + SEGMENT_BEGIN);
     self->pending_roll = next->what;
     memcpy(self->pending_roll_header, next->header, SEGMENT_HEADER_SIZE);
-    self->told = next->told;
+    self->after_roll = next->after_roll;
     next->map = before;
     next->what = acknowledged;
-    next->told = told;
+    next->after_roll = after_roll;
     self->window_end = 0;
-    self->next_mark = self->latest = 0;
+    self->next_indexed = self->latest = 0;
     self->storable_end = 0;
     self->ahead_from = 0;
     self->ahead_at = UINT64_MAX;
@@ -216,15 +216,15 @@ static int roll(Writer *self, PreparedSegment *next) {
 }
 
 /* Append the first record of the next segment; the CRC of its payload is already computed. */
-static enum appended fast_roll(Writer *self, const Piece *piece, uint64_t *offset) {
-    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)piece->length, now = exact_clock_ns();
+static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *offset) {
+    uint64_t size = RECORD_HEADER_SIZE + (uint64_t)content->length, now = exact_clock_ns();
     if (!writer_take_word(self)) return OVERFLOWS;
     if (!is_simple(self, &self->next, size, now)) {
         release_word((uint8_t *)self->control.buf + WRITER_LOCK);
         return OVERFLOWS;
     }
     PreparedSegment next = take_next(self);
-    uint64_t room = room_of(&next.map), window = next.window < room ? next.window : room;
+    uint64_t space = space_in(&next.map), window = next.window < space ? next.window : space;
     int was_ahead = self->ahead_end > self->begin;
     *offset = self->tail_end;
     int rolled = watched(self, &next, "look") ? -1 : is_there(&next);
@@ -234,15 +234,15 @@ static enum appended fast_roll(Writer *self, const Piece *piece, uint64_t *offse
     }
     if (rolled > 0) {
         self->window_end = self->begin + (window > size ? window : size);
-        self->ahead_end = was_ahead ? self->begin + room : 0;
+        self->ahead_end = was_ahead ? self->begin + space : 0;
         self->ahead_from = self->begin; /* its first pages were populated when it was prepared */
-        if (was_ahead && self->ahead / 2 < room) self->ahead_at = self->begin + self->ahead / 2;
-        writer_put_first(self, piece);
+        if (was_ahead && self->ahead / 2 < space) self->ahead_at = self->begin + self->ahead / 2;
+        writer_put_first(self, content);
     }
     release_word((uint8_t *)self->control.buf + WRITER_LOCK);
     release(&next);
     if (rolled <= 0) return rolled < 0 ? APPEND_FAILED : OVERFLOWS;
-    turn_charge(size);
+    slice_charge(size);
     return APPENDED;
 }
 
@@ -252,14 +252,14 @@ PyObject *py_roll(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     if (writer_check_open(self) || check_count("roll", count, 5) || unsigned_from(args[3], UINT64_MAX, &next.allocated) ||
         get_header(args[2], next.header) || get_map(args[1], &next.map))
         return NULL;
-    uint64_t begin = get_u64(next.header + SEGMENT_BEGIN), room = room_of(&next.map);
-    if (next.allocated > room || begin > LARGEST_OFFSET || room > LARGEST_OFFSET - begin) {
-        let_go(&next.map);
+    uint64_t begin = get_u64(next.header + SEGMENT_BEGIN), space = space_in(&next.map);
+    if (next.allocated > space || begin > LARGEST_OFFSET || space > LARGEST_OFFSET - begin) {
+        release_view(&next.map);
         PyErr_SetString(PyExc_ValueError, "segment is smaller than its disk space, or reaches beyond the largest offset");
         return NULL;
     }
     if (!PyCallable_Check(args[4])) {
-        let_go(&next.map);
+        release_view(&next.map);
         PyErr_SetString(PyExc_TypeError, "rename must be callable");
         return NULL;
     }
@@ -274,10 +274,10 @@ PyObject *py_roll(PyObject *op, PyObject *const *args, Py_ssize_t count) {
 }
 
 /* If a test watches, use Python's slow path: the roll may end with an exception that requires a cleanup. */
-enum appended writer_fast_roll(Writer *self, Piece *piece, uint64_t *offset) {
+enum appended writer_fast_roll(Writer *self, Payload *content, uint64_t *offset) {
     if (!self->next.what || self->next.watch) return OVERFLOWS;
-    piece->crc = crc32c(0, piece->data, piece->length);
-    enum appended appended = fast_roll(self, piece, offset);
+    content->crc = crc32c(0, content->data, content->length);
+    enum appended appended = fast_roll(self, content, offset);
     return appended == APPENDED && writer_wake_armed(self) ? APPEND_FAILED : appended;
 }
 
@@ -287,8 +287,8 @@ PyObject *py_fast_roll(PyObject *op, PyObject *payload) {
     uint64_t length = (uint64_t)PyBytes_GET_SIZE(payload), offset;
     if (!self->next.what || length > self->max_payload) Py_RETURN_NONE;
     const char *data = PyBytes_AS_STRING(payload);
-    const Piece piece = {.data = data, .length = (uint32_t)length, .crc = crc32c(0, data, length)};
-    switch (fast_roll(self, &piece, &offset)) {
+    const Payload content = {.data = data, .length = (uint32_t)length, .crc = crc32c(0, data, length)};
+    switch (fast_roll(self, &content, &offset)) {
     case APPENDED: return PyLong_FromUnsignedLongLong(offset);
     case APPEND_FAILED: return NULL;
     case OVERFLOWS: break;
@@ -297,11 +297,11 @@ PyObject *py_fast_roll(PyObject *op, PyObject *payload) {
 }
 
 /* Not in the call that rolls, which takes long enough. */
-int writer_tell(Writer *self) {
-    PyObject *told = self->told;
-    self->told = NULL; /* first: the callback may append */
-    PyObject *done = PyObject_CallNoArgs(told);
-    Py_DECREF(told);
+int writer_call_after_roll(Writer *self) {
+    PyObject *after_roll = self->after_roll;
+    self->after_roll = NULL; /* first: the callback may append */
+    PyObject *done = PyObject_CallNoArgs(after_roll);
+    Py_DECREF(after_roll);
     Py_XDECREF(done);
     return done ? 0 : -1;
 }

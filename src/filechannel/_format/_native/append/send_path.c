@@ -111,12 +111,12 @@ static void done_with(SendPath *self, PyObject *payload) {
 static PyObject *put(SendPath *self, PyObject *item, int want_offset) {
     PyObject *payload = encoded(self, item, Py_None), *result = NULL;
     if (!payload) return NULL;
-    Piece piece = {data_of(payload), piece_length(size_of(payload)), 0};
+    Payload content = {data_of(payload), payload_length(size_of(payload)), 0};
     PyObject *owner = PyBytes_Check(payload) ? payload : NULL;
     uint64_t offset;
-    switch (writer_append(self->writer, &piece, 1, &offset)) {
+    switch (writer_append(self->writer, &content, 1, &offset)) {
     case APPENDED: result = want_offset ? PyLong_FromUnsignedLongLong(offset) : Py_NewRef(Py_None); break;
-    case OVERFLOWS: result = writer_overflow(self->writer, &piece, &owner, 1); break;
+    case OVERFLOWS: result = writer_overflow(self->writer, &content, &owner, 1); break;
     case APPEND_FAILED: break;
     }
     done_with(self, payload);
@@ -125,7 +125,7 @@ static PyObject *put(SendPath *self, PyObject *item, int want_offset) {
 
 static PyObject *py_put(PyObject *op, PyObject *item) { return put((SendPath *)op, item, 1); }
 
-static int must_wait(const SendPath *self) { return self->writer->deferred || turn_over(); }
+static int must_wait(const SendPath *self) { return self->writer->deferred || slice_over(); }
 
 /* Another writer holds the lock, and this thread must not sleep: the coroutine can wait. */
 static int was_busy(PyObject *done) {
@@ -158,36 +158,36 @@ PyObject *send_path_now(PyObject *op, PyObject *item) {
 
 /* The payloads of a batch: bytes objects that are kept, or one long arena that they are copied to. */
 typedef struct {
-    Piece *pieces;
+    Payload *contents;
     PyObject **kept;
     size_t count;
     char *arena;
-    size_t used, room;
+    size_t used, capacity;
 } Batch;
 
 static void batch_free(Batch *batch) {
     for (size_t i = 0; batch->kept && i < batch->count; i++) Py_XDECREF(batch->kept[i]);
-    PyMem_Free(batch->pieces);
+    PyMem_Free(batch->contents);
     PyMem_Free(batch->kept);
     PyMem_Free(batch->arena);
 }
 
 static int batch_keep(Batch *batch, PyObject *payload) {
-    batch->pieces[batch->count] = (Piece){PyBytes_AS_STRING(payload), piece_length(PyBytes_GET_SIZE(payload)), 0};
+    batch->contents[batch->count] = (Payload){PyBytes_AS_STRING(payload), payload_length(PyBytes_GET_SIZE(payload)), 0};
     batch->kept[batch->count++] = payload;
     return 0;
 }
 
 static int batch_copy(Batch *batch, const char *data, size_t size) {
-    if (batch->room - batch->used < size) {
-        size_t room = (batch->used + size) * 2;
-        char *arena = PyMem_Realloc(batch->arena, room);
+    if (batch->capacity - batch->used < size) {
+        size_t capacity = (batch->used + size) * 2;
+        char *arena = PyMem_Realloc(batch->arena, capacity);
         if (!arena) return PyErr_NoMemory(), -1;
         batch->arena = arena;
-        batch->room = room;
+        batch->capacity = capacity;
     }
     if (size) memcpy(batch->arena + batch->used, data, size);
-    batch->pieces[batch->count] = (Piece){NULL, piece_length((Py_ssize_t)size), 0}; /* the arena may still move */
+    batch->contents[batch->count] = (Payload){NULL, payload_length((Py_ssize_t)size), 0}; /* the arena may still move */
     batch->kept[batch->count++] = NULL;
     batch->used += size;
     return 0;
@@ -209,9 +209,9 @@ static int batch_add(SendPath *self, Batch *batch, PyObject *item, uint64_t numb
 
 static int batch_encode(SendPath *self, Batch *batch, PyObject *items, uint64_t first) {
     Py_ssize_t count = PyList_GET_SIZE(items);
-    batch->pieces = PyMem_Malloc(((size_t)count + 1) * sizeof *batch->pieces);
+    batch->contents = PyMem_Malloc(((size_t)count + 1) * sizeof *batch->contents);
     batch->kept = PyMem_Malloc(((size_t)count + 1) * sizeof *batch->kept);
-    if (!batch->pieces || !batch->kept) return PyErr_NoMemory(), -1;
+    if (!batch->contents || !batch->kept) return PyErr_NoMemory(), -1;
     for (Py_ssize_t i = 0; i < count; i++) {
         if (PyList_GET_SIZE(items) != count) { /* by encode() or another thread */
             PyErr_SetString(PyExc_RuntimeError, "the list changed size while it was encoded");
@@ -222,8 +222,8 @@ static int batch_encode(SendPath *self, Batch *batch, PyObject *items, uint64_t 
     const char *at = batch->arena ? batch->arena : ""; /* if all payloads are empty */
     for (size_t i = 0; i < batch->count; i++) {
         if (batch->kept[i]) continue;
-        batch->pieces[i].data = at;
-        at += batch->pieces[i].length;
+        batch->contents[i].data = at;
+        at += batch->contents[i].length;
     }
     return 0;
 }
@@ -247,9 +247,9 @@ static PyObject *py_put_all(PyObject *op, PyObject *items) {
     Batch batch = {0};
     PyObject *result = NULL;
     uint64_t offset;
-    if (!batch_encode(self, &batch, items, 0)) switch (writer_append(self->writer, batch.pieces, batch.count, &offset)) {
+    if (!batch_encode(self, &batch, items, 0)) switch (writer_append(self->writer, batch.contents, batch.count, &offset)) {
         case APPENDED: result = PyLong_FromUnsignedLongLong(offset); break;
-        case OVERFLOWS: result = writer_overflow(self->writer, batch.pieces, batch.kept, batch.count); break;
+        case OVERFLOWS: result = writer_overflow(self->writer, batch.contents, batch.kept, batch.count); break;
         case APPEND_FAILED: break;
         }
     batch_free(&batch);
@@ -261,11 +261,11 @@ static PyObject *py_encode_all(PyObject *op, PyObject *const *args, Py_ssize_t c
     if (check_count("encode_all", count, 2) || check_list(args[0]) || unsigned_from(args[1], UINT64_MAX, &first)) return NULL;
     Batch batch = {0};
     int failed = batch_encode((SendPath *)op, &batch, args[0], first);
-    PyObject *payloads = failed ? NULL : pieces_as_bytes(batch.pieces, batch.kept, batch.count);
+    PyObject *payloads = failed ? NULL : payloads_as_bytes(batch.contents, batch.kept, batch.count);
     batch_free(&batch);
     /* The caller encodes slice by slice, and checks in between whether to yield. */
     for (Py_ssize_t i = 0; payloads && i < PyList_GET_SIZE(payloads); i++)
-        turn_charge((size_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)));
+        slice_charge((size_t)PyBytes_GET_SIZE(PyList_GET_ITEM(payloads, i)));
     return payloads;
 }
 
@@ -324,17 +324,19 @@ static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
     {"put_or_yield", py_put_or_yield, METH_O,
      "put_or_yield($self, item, /)\n--\n\n"
-     "The same for a coroutine: None, and nothing done, when it has to give way or wait for somebody."},
-    {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\nEncode and append a list as one batch."},
+     "The same for a coroutine: None, with nothing done, if it has to yield or to wait for another process."},
+    {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\n"
+     "Encode and append a list as one batch; return the first offset."},
     {"encode_all", FAST(py_encode_all), METH_FASTCALL,
-     "encode_all($self, items, first, /)\n--\n\nEncode a list of items; errors count from index first."},
+     "encode_all($self, items, first, /)\n--\n\n"
+     "Encode a list of items; the index in an error message counts from *first*."},
     {NULL, NULL, 0, NULL},
 };
 static PyObject *get_deferred(PyObject *op, void *Py_UNUSED(closure)) {
     return PyBool_FromLong(((SendPath *)op)->writer->deferred);
 }
 static PyGetSetDef getset[] = {
-    {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
+    {"deferred", get_deferred, NULL, "Whether publishing is left to the flush.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {

@@ -9,7 +9,7 @@
 
 #define APPENDS_PER_LOOK 16
 #define PAGE 4096u
-#define FIRST_MARKS 16
+#define FIRST_INDEX_ENTRIES 16
 #define SPINS 400 /* some microseconds: less than a call into Python takes */
 
 PyTypeObject *WriterType;
@@ -76,18 +76,18 @@ static uint8_t *record_at(const Writer *self, uint64_t offset) {
 
 /* Remember a record for the index. Its time is taken before it is visible, so no record before it is newer. Also called
  * without the GIL, hence the raw memory functions. */
-static void mark(Writer *self, uint64_t offset, uint64_t sequence) {
-    self->next_mark = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
+static void add_index_entry(Writer *self, uint64_t offset, uint64_t sequence) {
+    self->next_indexed = offset > UINT64_MAX - INDEX_BYTES ? UINT64_MAX : offset + INDEX_BYTES;
     uint64_t now = exact_clock_ns();
     self->latest = now < self->latest ? UINT64_MAX : now;
-    if (self->marked == self->mark_room) {
-        unsigned int room = self->mark_room ? 2 * self->mark_room : FIRST_MARKS;
-        Mark *marks = room > MOST_MARKS ? NULL : PyMem_RawRealloc(self->marks, room * sizeof *marks);
-        if (!marks) return;
-        self->marks = marks;
-        self->mark_room = room;
+    if (self->index_count == self->entries_capacity) {
+        unsigned int more = self->entries_capacity ? 2 * self->entries_capacity : FIRST_INDEX_ENTRIES;
+        PendingEntry *grown = more > MOST_INDEX_ENTRIES ? NULL : PyMem_RawRealloc(self->index_entries, more * sizeof *grown);
+        if (!grown) return;
+        self->index_entries = grown;
+        self->entries_capacity = more;
     }
-    self->marks[self->marked++] = (Mark){offset, sequence, now};
+    self->index_entries[self->index_count++] = (PendingEntry){offset, sequence, now};
 }
 
 static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint32_t crc, const char *payload) {
@@ -189,19 +189,19 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     uint64_t start = self->tail_end;
     publish(self, end, sequence);
     release_word(words(self) + WRITER_LOCK);
-    turn_charge(end - start);
+    slice_charge(end - start);
     if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* populating is only an optimization */
     if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
-    return self->told && writer_tell(self) ? APPEND_FAILED : APPENDED;
+    return self->after_roll && writer_call_after_roll(self) ? APPEND_FAILED : APPENDED;
 }
 
 /* The first record of a segment that is bound. The caller wakes waiters, after it has released the writer lock. */
-void writer_put_first(Writer *self, const Piece *piece) {
-    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + piece->length;
+void writer_put_first(Writer *self, const Payload *content) {
+    uint64_t end = self->tail_end + RECORD_HEADER_SIZE + content->length;
     store_release_u64(words(self) + RESERVED_END, end);
     __atomic_thread_fence(__ATOMIC_RELEASE);
-    mark(self, self->tail_end, self->tail_sequence);
-    put_record(self, self->tail_end, piece->length, piece->crc, piece->data);
+    add_index_entry(self, self->tail_end, self->tail_sequence);
+    put_record(self, self->tail_end, content->length, content->crc, content->data);
     publish(self, end, self->tail_sequence + 1);
 }
 
@@ -210,29 +210,29 @@ static int may_fit(const Writer *self, uint64_t size) {
     return size && writer_fits_window(self, load_acquire_u64(tail(self)), size);
 }
 
-enum appended writer_append(Writer *self, Piece *pieces, size_t count, uint64_t *offset) {
+enum appended writer_append(Writer *self, Payload *contents, size_t count, uint64_t *offset) {
     uint64_t total = 0;
     for (size_t i = 0; i < count; i++) {
-        if (pieces[i].length > self->max_payload) return OVERFLOWS;
-        total += RECORD_HEADER_SIZE + pieces[i].length;
+        if (contents[i].length > self->max_payload) return OVERFLOWS;
+        total += RECORD_HEADER_SIZE + contents[i].length;
     }
-    if (!may_fit(self, total)) return count == 1 ? writer_fast_roll(self, pieces, offset) : OVERFLOWS;
-    for (size_t i = 0; i < count; i++) pieces[i].crc = crc32c(0, pieces[i].data, pieces[i].length);
+    if (!may_fit(self, total)) return count == 1 ? writer_fast_roll(self, contents, offset) : OVERFLOWS;
+    for (size_t i = 0; i < count; i++) contents[i].crc = crc32c(0, contents[i].data, contents[i].length);
     if (!enter(self, total, count)) return OVERFLOWS;
     uint64_t at = *offset = self->tail_end;
     for (size_t i = 0; i < count; i++) {
-        if (at >= self->next_mark) mark(self, at, self->tail_sequence + i);
-        put_record(self, at, pieces[i].length | (i + 1 < count ? BATCH_CONTINUES : 0), pieces[i].crc, pieces[i].data);
-        at += RECORD_HEADER_SIZE + pieces[i].length;
+        if (at >= self->next_indexed) add_index_entry(self, at, self->tail_sequence + i);
+        put_record(self, at, contents[i].length | (i + 1 < count ? BATCH_CONTINUES : 0), contents[i].crc, contents[i].data);
+        at += RECORD_HEADER_SIZE + contents[i].length;
     }
     return leave(self, at, self->tail_sequence + count);
 }
 
-PyObject *pieces_as_bytes(const Piece *pieces, PyObject *const *owners, size_t count) {
+PyObject *payloads_as_bytes(const Payload *contents, PyObject *const *owners, size_t count) {
     PyObject *payloads = PyList_New((Py_ssize_t)count);
     for (size_t i = 0; payloads && i < count; i++) {
         PyObject *payload =
-            owners[i] ? Py_NewRef(owners[i]) : PyBytes_FromStringAndSize(pieces[i].data, (Py_ssize_t)pieces[i].length);
+            owners[i] ? Py_NewRef(owners[i]) : PyBytes_FromStringAndSize(contents[i].data, (Py_ssize_t)contents[i].length);
         if (payload)
             PyList_SET_ITEM(payloads, (Py_ssize_t)i, payload);
         else
@@ -250,8 +250,8 @@ static PyObject *call_overflow(Writer *self, PyObject *payloads) {
     return offset;
 }
 
-PyObject *writer_overflow(Writer *self, const Piece *pieces, PyObject *const *owners, size_t count) {
-    PyObject *payloads = pieces_as_bytes(pieces, owners, count);
+PyObject *writer_overflow(Writer *self, const Payload *contents, PyObject *const *owners, size_t count) {
+    PyObject *payloads = payloads_as_bytes(contents, owners, count);
     PyObject *offset = payloads ? call_overflow(self, payloads) : NULL;
     Py_XDECREF(payloads);
     return offset;
@@ -278,9 +278,9 @@ static int check_words(PyObject *payloads, uint64_t flags) {
     return fit ? 0 : -1;
 }
 
-static enum appended go_on_with(Writer *self, PyObject *payload, uint64_t *offset) {
-    Piece piece = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
-    return writer_fast_roll(self, &piece, offset);
+static enum appended fast_roll_with(Writer *self, PyObject *payload, uint64_t *offset) {
+    Payload content = {.data = PyBytes_AS_STRING(payload), .length = (uint32_t)PyBytes_GET_SIZE(payload)};
+    return writer_fast_roll(self, &content, offset);
 }
 
 /* The same as writer_append for a list of bytes. Nothing in between runs Python code, so the payloads need no
@@ -293,7 +293,7 @@ static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *of
         if (length > self->max_payload) return OVERFLOWS;
         total += RECORD_HEADER_SIZE + length;
     }
-    if (!may_fit(self, total)) return count == 1 ? go_on_with(self, PyList_GET_ITEM(payloads, 0), offset) : OVERFLOWS;
+    if (!may_fit(self, total)) return count == 1 ? fast_roll_with(self, PyList_GET_ITEM(payloads, 0), offset) : OVERFLOWS;
     uint32_t *crcs = PyMem_Malloc((size_t)count * sizeof *crcs);
     if (!crcs) return PyErr_NoMemory(), APPEND_FAILED;
     for (Py_ssize_t i = 0; i < count; i++) {
@@ -306,7 +306,7 @@ static enum appended append_bytes(Writer *self, PyObject *payloads, uint64_t *of
         for (Py_ssize_t i = 0; i < count; i++) {
             PyObject *payload = PyList_GET_ITEM(payloads, i);
             uint32_t length = (uint32_t)PyBytes_GET_SIZE(payload);
-            if (at >= self->next_mark) mark(self, at, self->tail_sequence + (uint64_t)i);
+            if (at >= self->next_indexed) add_index_entry(self, at, self->tail_sequence + (uint64_t)i);
             put_record(self, at, length | (i + 1 < count ? BATCH_CONTINUES : 0), crcs[i], PyBytes_AS_STRING(payload));
             at += RECORD_HEADER_SIZE + length;
         }
@@ -384,10 +384,10 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
     /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
     if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
-        uint64_t room = self->window_end - self->pending, need = 0;
-        for (uint64_t i = index; i < total && need < room; i++)
+        uint64_t space = self->window_end - self->pending, need = 0;
+        for (uint64_t i = index; i < total && need < space; i++)
             need += RECORD_HEADER_SIZE + (uint64_t)PyBytes_GET_SIZE(PyList_GET_ITEM(args[0], (Py_ssize_t)i));
-        if (need > room) need = room;
+        if (need > space) need = space;
         if (!words_storable(self) || !segment_storable(self, self->pending, need)) return raise_not_storable();
         store_release_u64(words(self) + RESERVED_END, self->pending + need);
         __atomic_thread_fence(__ATOMIC_RELEASE);
@@ -398,7 +398,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         if (!writer_fits_window(self, self->pending, size)) break;
         if (self->limited && !within_limit(self, self->pending_sequence, !(flags & CONTROL_RECORD))) break;
         uint32_t word = (uint32_t)length | (uint32_t)flags | (index + 1 < total ? BATCH_CONTINUES : 0);
-        if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
+        if (self->pending >= self->next_indexed) add_index_entry(self, self->pending, self->pending_sequence);
         put_record(self, self->pending, word, crc32c(0, PyBytes_AS_STRING(payload), length), PyBytes_AS_STRING(payload));
         self->pending += size;
         self->pending_sequence += !(flags & CONTROL_RECORD);
@@ -419,7 +419,7 @@ static enum record_state copy_records(Writer *self, const uint8_t *base, uint64_
         if (self->limited && !within_limit(self, self->pending_sequence, 1)) break;
         uint32_t crc = crc32c(0, at + RECORD_HEADER_SIZE, length);
         if (record_crc(crc, length, offset + (*position - first)) != get_u32(at + 4)) return RECORD_BAD;
-        if (self->pending >= self->next_mark) mark(self, self->pending, self->pending_sequence);
+        if (self->pending >= self->next_indexed) add_index_entry(self, self->pending, self->pending_sequence);
         put_record(self, self->pending, length | (end < stop ? BATCH_CONTINUES : flags), crc, (const char *)at + RECORD_HEADER_SIZE);
         self->pending += size;
         self->pending_sequence++;
@@ -443,8 +443,8 @@ static PyObject *py_copy(PyObject *op, PyObject *const *args, Py_ssize_t count) 
         PyErr_SetString(PyExc_ValueError, "payload or flags do not fit the word");
     else if (self->segment.obj) {
         if (writer_fits_window(self, self->pending, 0)) {
-            uint64_t room = self->window_end - self->pending, need = stop - position;
-            if (!words_storable(self) || !segment_storable(self, self->pending, need < room ? need : room)) {
+            uint64_t space = self->window_end - self->pending, need = stop - position;
+            if (!words_storable(self) || !segment_storable(self, self->pending, need < space ? need : space)) {
                 PyBuffer_Release(&view);
                 return raise_not_storable();
             }
@@ -483,7 +483,7 @@ static PyObject *py_publish(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
+static PyObject *py_wake_receivers(PyObject *op, PyObject *Py_UNUSED(none)) {
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (writer_wake_armed((Writer *)op)) return NULL;
     Py_RETURN_NONE;
@@ -491,12 +491,12 @@ static PyObject *py_tell_waiters(PyObject *op, PyObject *Py_UNUSED(none)) {
 
 static void unbind(Writer *self) {
     self->window_end = 0;
-    self->marked = 0;
+    self->index_count = 0;
     self->ahead_at = UINT64_MAX;
     forget_next(self);
     Py_CLEAR(self->pending_roll);
-    Py_CLEAR(self->told);
-    let_go(&self->segment);
+    Py_CLEAR(self->after_roll);
+    release_view(&self->segment);
 }
 
 static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) {
@@ -510,7 +510,7 @@ static PyObject *py_bind(PyObject *op, PyObject *const *args, Py_ssize_t count) 
     self->segment = segment;
     self->begin = begin;
     self->epoch = load_acquire_u32(words(self) + EPOCH);
-    self->next_mark = 0;
+    self->next_indexed = 0;
     self->latest = 0;
     self->alone = begin == self->pending;
     self->storable_end = 0;
@@ -569,22 +569,22 @@ static PyObject *py_stay_ahead(PyObject *op, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-static PyObject *py_mark_next(PyObject *op, PyObject *Py_UNUSED(none)) {
-    ((Writer *)op)->next_mark = 0;
+static PyObject *py_index_next(PyObject *op, PyObject *Py_UNUSED(none)) {
+    ((Writer *)op)->next_indexed = 0;
     Py_RETURN_NONE;
 }
 
-static PyObject *py_take_marks(PyObject *op, PyObject *Py_UNUSED(none)) {
+static PyObject *py_take_index_entries(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
-    PyObject *taken = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->marked * sizeof(Mark)));
+    PyObject *taken = PyBytes_FromStringAndSize(NULL, (Py_ssize_t)(self->index_count * sizeof(PendingEntry)));
     if (!taken) return NULL;
     uint8_t *to = (uint8_t *)PyBytes_AS_STRING(taken);
-    for (const Mark *from = self->marks; from < self->marks + self->marked; from++, to += sizeof *from) {
+    for (const PendingEntry *from = self->index_entries; from < self->index_entries + self->index_count; from++, to += sizeof *from) {
         put_u64(to, from->offset);
         put_u64(to + 8, from->sequence);
         put_u64(to + 16, from->time);
     }
-    self->marked = 0;
+    self->index_count = 0;
     return taken;
 }
 
@@ -602,7 +602,7 @@ static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_buffer control = self->control;
     self->control.obj = NULL;
     self->control.buf = (void *)zeros;
-    let_go(&control);
+    release_view(&control);
     Py_CLEAR(self->overflow);
     Py_CLEAR(self->notify);
     Py_RETURN_NONE;
@@ -650,10 +650,10 @@ static int writer_traverse(PyObject *op, visitproc visit, void *arg) {
     Py_VISIT(self->overflow);
     Py_VISIT(self->notify);
     Py_VISIT(self->next.what);
-    Py_VISIT(self->next.told);
+    Py_VISIT(self->next.after_roll);
     Py_VISIT(self->next.watch);
     Py_VISIT(self->pending_roll);
-    Py_VISIT(self->told);
+    Py_VISIT(self->after_roll);
     /* Not the buffers: the collector would clear a memoryview that still exports to us, and releasing it would
      * crash. */
     return 0;
@@ -664,8 +664,8 @@ static void writer_dealloc(PyObject *op) {
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
     unbind(self);
-    let_go(&self->control);
-    PyMem_RawFree(self->marks);
+    release_view(&self->control);
+    PyMem_RawFree(self->index_entries);
     Py_XDECREF(self->overflow);
     Py_XDECREF(self->notify);
     type->tp_free(op);
@@ -690,62 +690,80 @@ static PyObject *get_alone(PyObject *op, void *Py_UNUSED(closure)) {
 }
 
 static PyMethodDef methods[] = {
-    {"append", py_append, METH_O, "append($self, payload, /)\n--\n\nAppend one record and return its offset."},
+    {"append", py_append, METH_O, "append($self, payload, /)\n--\n\n"
+     "Append one record and return its offset; it is published unless `deferred`."},
     {"append_all", py_append_all, METH_O,
      "append_all($self, payloads, /)\n--\n\nAppend a list of payloads as one batch and return the first offset."},
-    {"start", py_start, METH_NOARGS, "start($self, /)\n--\n\nGo on at the tail. The caller has taken the writer word."},
+    {"start", py_start, METH_NOARGS, "start($self, /)\n--\n\n"
+     "Continue at the tail; `ValueError` if no tail slot matches. The caller has the writer lock."},
     {"change", py_change, METH_NOARGS,
-     "change($self, /)\n--\n\nTell every other writer to look again at which segment is active, and how it is written to."},
+     "change($self, /)\n--\n\n"
+     "Make every other writer check again which segment is active, and how it is written to."},
     {"write", FAST(py_write), METH_FASTCALL,
      "write($self, payloads, index, flags, /)\n--\n\n"
      "Copy payloads from index on while they fit the window, unpublished; return the first index left."},
     {"copy", FAST(py_copy), METH_FASTCALL,
      "copy($self, buffer, position, stop, offset, flags, /)\n--\n\n"
-     "Copy the records in a range, as messages of a batch, while they fit the window, unpublished; return the position of the "
-     "first one left."},
+     "Copy the records in a range as messages of a batch; the first record of the range has the offset *offset*. "
+     "Copies while they fit the window, and does not publish them. Returns the position of the first record left. "
+     "`ValueError` if a record does not validate."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
-    {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\nMove the tail behind everything written."},
-    {"wake_receivers", py_tell_waiters, METH_NOARGS,
-     "wake_receivers($self, /)\n--\n\nWake threads that wait, and call notify if event loops do. Not under the writer word."},
+    {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\n"
+     "Move the tail behind everything written, which makes it visible."},
+    {"wake_receivers", py_wake_receivers, METH_NOARGS,
+     "wake_receivers($self, /)\n--\n\n"
+     "Wake threads that wait, and call notify if event loops wait. Do not call it with the writer lock held."},
     {"bind", FAST(py_bind), METH_FASTCALL,
-     "bind($self, segment, begin, /)\n--\n\nWrite into this map from now on; the window is closed."},
+     "bind($self, segment, begin, /)\n--\n\n"
+     "Write into this map from now on; the window is closed until `open_window`."},
     {"open_window", FAST(py_open_window), METH_FASTCALL,
-     "open_window($self, end, index_due, /)\n--\n\nLet the fast path write below end until the wall clock says index_due."},
+     "open_window($self, end, index_due, /)\n--\n\n"
+     "Let the fast path write below *end* until the wall clock reaches *index_due*."},
     {"limit_window", FAST(py_limit_window), METH_FASTCALL,
      "limit_window($self, sequence_end, registrations, /)\n--\n\n"
-     "Let the open window take messages below a number only, and no more once `registrations` has changed."},
-    {"mark_next", py_mark_next, METH_NOARGS, "mark_next($self, /)\n--\n\nRemember the next record for the index."},
-    {"take_index_entries", py_take_marks, METH_NOARGS,
+     "Let the open window take only messages below a sequence, and none once `REGISTRATIONS` has changed."},
+    {"index_next", py_index_next, METH_NOARGS, "index_next($self, /)\n--\n\nRemember the next record for the index."},
+    {"take_index_entries", py_take_index_entries, METH_NOARGS,
      "take_index_entries($self, /)\n--\n\n"
-     "Return the records to put into the index, and forget them: one in 64 KiB. Each as in the index, without checksum."},
+     "Return the pending index entries and clear them: one record per 64 KiB. Each entry has the layout of the "
+     "index, without checksum."},
     {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
      "stay_ahead($self, end, distance, /)\n--\n\n"
-     "Have so many bytes before the tail made present by another thread, up to an end, until a segment is bound."},
+     "Have so many bytes (*distance*) ahead of the tail populated by another thread. Up to the offset *end*, "
+     "until another segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
-     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, told, watch, directory, /)\n--\n\n"
-     "Have a file ready for `fast_roll`, unless nobody took note of the last one yet."},
-    {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nLet go of a file that was prepared."},
+     "prepare_next($self, what, map, header, device, inode, source, target, digits, window, after_roll, watch, directory, /)\n--\n\n"
+     "Have a file ready for `fast_roll`, unless the last roll is not acknowledged yet."},
+    {"forget_next", py_forget_next, METH_O, "forget_next($self, what, /)\n--\n\nRelease a prepared file."},
     {"fast_roll", py_fast_roll, METH_O,
      "fast_roll($self, payload, /)\n--\n\n"
-     "Append the first record of the next segment, if the one before is full, and return its offset; None if it is not simple."},
+     "Append the first record of the next segment, if the current one is full, and return its offset. Returns "
+     "None, with nothing done, in any case that needs the slow path. The caller wakes waiters."},
     {"roll", FAST(py_roll), METH_FASTCALL,
      "roll($self, what, map, header, allocated, rename, /)\n--\n\n"
-     "Roll to a file that `rename` gives its name; the window is closed. The caller holds the writer lock."},
-    {"acknowledge_roll", py_acknowledge_roll, METH_NOARGS, "acknowledge_roll($self, /)\n--\n\nKnow of the segment that `pending_roll` tells of."},
-    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nRelease the segment and forget its index entries; every append overflows."},
+     "Roll to a file that *rename* gives its name; the window is closed. The caller holds the writer lock. "
+     "*header* is complete, and says where the segment begins; the bound segment ends there, unless it is empty. "
+     "If this raises, the caller rolls back."},
+    {"acknowledge_roll", py_acknowledge_roll, METH_NOARGS, "acknowledge_roll($self, /)\n--\n\n"
+     "Acknowledge the roll that `pending_roll` describes."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\n"
+     "Release the segment and forget its index entries; every append overflows from now on."},
     {"close", py_close, METH_NOARGS,
-     "close($self, /)\n--\n\nRelease every map. The caller has made sure that no thread is in the middle of anything but `append`."},
+     "close($self, /)\n--\n\n"
+     "Release every map now or, if a thread is appending, when it is done. The caller has made sure that no "
+     "thread is in any call other than `append`."},
     {"defer", py_defer, METH_O,
-     "defer($self, deferred, /)\n--\n\nMove the append tail instead of what readers see, or stop doing so."},
+     "defer($self, deferred, /)\n--\n\n"
+     "Move the append tail instead of the write tail, which readers see, or stop doing so."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
     {"pending", get_pending, NULL, "Offset behind everything written, published or not.", NULL},
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
-    {"current", get_current, NULL, "Whether nobody called `change` since the segment was bound, or sealed the channel.", NULL},
-    {"alone", get_alone, NULL, "Whether nobody else has written to the segment since it was bound, which was empty then.", NULL},
-    {"pending_roll", get_pending_roll, NULL, "The file that the writer has gone on to, and the header it has, if nobody took note of that yet.", NULL},
-    {"deferred", get_deferred, NULL, "Whether publishing is left to a flusher.", NULL},
+    {"current", get_current, NULL, "Whether no process called `change` or sealed the channel since the segment was bound.", NULL},
+    {"alone", get_alone, NULL, "Whether no other process has written to the segment since it was bound empty.", NULL},
+    {"pending_roll", get_pending_roll, NULL, "The file of the last fast roll and its header, until that roll is acknowledged; else None.", NULL},
+    {"deferred", get_deferred, NULL, "Whether publishing is left to the flush.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {

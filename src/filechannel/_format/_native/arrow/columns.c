@@ -296,10 +296,11 @@ static PyObject *columns_length(Columns *self, void *Py_UNUSED(closure)) { retur
 static PyMethodDef methods[] = {
     {"take", FAST(columns_take), METH_FASTCALL,
      "take($self, buffer, position, stop, offset, most, /)\n--\n\n"
-     "Take up to so many messages from the records in a range; return (position reached, messages taken)."},
+     "Take up to *most* messages from the records in a range; return (position reached, messages taken). "
+     "`ValueError` if the first record cannot be converted; records before one that cannot are taken."},
     {"put", FAST(columns_put), METH_FASTCALL, "put($self, payload, offset, /)\n--\n\nTake one message."},
     {"finish", (PyCFunction)columns_finish, METH_NOARGS,
-     "finish($self, /)\n--\n\nReturn the columns and the offset of each message, and begin anew."},
+     "finish($self, /)\n--\n\nReturn the columns and the offset of each message, and start over."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef properties[] = {
@@ -307,7 +308,8 @@ static PyGetSetDef properties[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "Columns(plan, /)\n--\n\nColumns of messages, in Arrow's layout; without a plan (None), one of whole messages."},
+    {Py_tp_doc, "Columns(plan, /)\n--\n\n"
+     "Columns of messages; without a plan (None), one binary column of whole messages."},
     {Py_tp_new, columns_new}, {Py_tp_dealloc, columns_dealloc}, {Py_tp_methods, methods}, {Py_tp_getset, properties}, {0, NULL},
 };
 static PyType_Spec spec = {"filechannel._format._core.Columns", sizeof(Columns), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};

@@ -8,7 +8,7 @@
 #define LAST_DAY 2932896    /* 9999-12-31 */
 
 static uint8_t *put_digits(uint8_t *at, unsigned int value, int count) {
-    for (int place = count; place--; value /= 10) at[place] = (uint8_t)('0' + value % 10);
+    for (int digit = count; digit--; value /= 10) at[digit] = (uint8_t)('0' + value % 10);
     return at + count;
 }
 

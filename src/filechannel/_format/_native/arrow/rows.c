@@ -233,11 +233,13 @@ static PyObject *row_encoder_encode(RowEncoder *self, PyObject *values) {
 static PyMethodDef methods[] = {
     {"encode", (PyCFunction)row_encoder_encode, METH_O,
      "encode($self, values, /)\n--\n\n"
-     "Return rows as records, the first one at offset 0, and how long the longest message is."},
+     "Return rows as records, the first one at offset 0, and the length of the longest message. `ValueError` for "
+     "the first row that cannot be a message."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {
-    {Py_tp_doc, "RowEncoder(shape, /)\n--\n\nTurns columns in Arrow's layout into messages; without a shape (None), binary ones as they are."},
+    {Py_tp_doc, "RowEncoder(shape, /)\n--\n\n"
+     "Turns columns in the Arrow layout into messages; without a shape (None), binary values as they are."},
     {Py_tp_new, row_encoder_new}, {Py_tp_dealloc, row_encoder_dealloc}, {Py_tp_methods, methods}, {0, NULL},
 };
 static PyType_Spec spec = {"filechannel._format._core.RowEncoder", sizeof(RowEncoder), 0, Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE, slots};

@@ -106,11 +106,13 @@ static PyMethodDef functions[] = {
     {"store_u64", FAST(py_store_u64), METH_FASTCALL,
      "store_u64(buffer, position, value, /)\n--\n\nWrite a shared double word (release)."},
     {"swap_if_u32", FAST(py_swap_if_u32), METH_FASTCALL,
-     "swap_if_u32(buffer, position, expected, value, /)\n--\n\nStore value if the word is still as expected; tell whether it was."},
+     "swap_if_u32(buffer, position, expected, value, /)\n--\n\n"
+     "Store value if the word is still as expected; return whether it was."},
     {"swap_if_u64", FAST(py_swap_if_u64), METH_FASTCALL,
-     "swap_if_u64(buffer, position, expected, value, /)\n--\n\nStore value if the double word is still as expected; tell whether it was."},
+     "swap_if_u64(buffer, position, expected, value, /)\n--\n\n"
+     "Store value if the double word is still as expected; return whether it was."},
     {"add_u64", FAST(py_add_u64), METH_FASTCALL,
-     "add_u64(buffer, position, value, /)\n--\n\nAdd to a double word, modulo its size; return what it was."},
+     "add_u64(buffer, position, value, /)\n--\n\nAdd to a double word, modulo 2**64; return the old value."},
     {"fence", py_fence, METH_NOARGS, "fence()\n--\n\nOrder every store before it against every load after it."},
     {NULL, NULL, 0, NULL},
 };

@@ -65,7 +65,8 @@ static int map_ass_subscript(PyObject *op, PyObject *key, PyObject *value) {
 
 static PyMethodDef methods[] = {
     {"close", py_close, METH_NOARGS,
-     "close($self, /)\n--\n\nUnmap now or, if another thread uses the memory, when it is done. Closing twice is closing once."},
+     "close($self, /)\n--\n\n"
+     "Unmap now or, if another thread uses the memory, when it is done. Closing twice has no further effect."},
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot slots[] = {

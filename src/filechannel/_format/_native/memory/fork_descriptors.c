@@ -14,7 +14,7 @@ typedef struct {
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static Entry *entries;
-static size_t listed, room;
+static size_t listed, capacity;
 static uint64_t last_number; /* never reused, unlike descriptors */
 
 static void before_fork(void) { pthread_mutex_lock(&mutex); }
@@ -27,12 +27,12 @@ static void in_child(void) {
 
 /* The number of a new entry, or 0. */
 static uint64_t add(int descriptor) {
-    if (listed == room) {
-        size_t more = room ? 2 * room : 16;
+    if (listed == capacity) {
+        size_t more = capacity ? 2 * capacity : 16;
         Entry *moved = PyMem_RawRealloc(entries, more * sizeof *moved);
         if (!moved) return 0;
         entries = moved;
-        room = more;
+        capacity = more;
     }
     entries[listed++] = (Entry){descriptor, ++last_number};
     return last_number;
@@ -68,10 +68,11 @@ static PyObject *py_keep_in_child(PyObject *Py_UNUSED(module), PyObject *number)
 static PyMethodDef functions[] = {
     {"close_in_child", py_close_in_child, METH_O,
      "close_in_child(descriptor, /)\n--\n\n"
-     "Close a descriptor in every process that is forked from now on; return what `keep_in_child` wants."},
+     "Close a descriptor in every process that is forked from now on; return the number for `keep_in_child`."},
     {"keep_in_child", py_keep_in_child, METH_O,
      "keep_in_child(number, /)\n--\n\n"
-     "Take that back, before the descriptor is closed here; False if it is, and may be somebody else's by now."},
+     "Undo `close_in_child`, before the descriptor is closed here; False if a fork closed it, as its number may "
+     "be reused."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -224,24 +224,26 @@ static PyObject *py_take_bits(PyObject *Py_UNUSED(module), PyObject *const *args
 static PyMethodDef functions[] = {
     {"take_word", FAST(py_take_word), METH_FASTCALL,
      "take_word(buffer, position, owner, seconds, /)\n--\n\n"
-     "Put owner into a lock word that is free, trying for so long; tell whether that succeeded."},
+     "Put owner into a free lock word, trying for *seconds*; return whether that succeeded."},
     {"release_word", FAST(py_release_word), METH_FASTCALL,
-     "release_word(buffer, position, /)\n--\n\nFree a lock word, and wake one who sleeps for it."},
+     "release_word(buffer, position, /)\n--\n\nFree a lock word, and wake one thread that sleeps on it."},
     {"wait_word", FAST(py_wait_word), METH_FASTCALL,
      "wait_word(buffer, position, expected, seconds, /)\n--\n\n"
-     "Sleep while a shared word is as expected, until woken; False if the time was up."},
+     "Sleep while a shared word is as expected, until woken; False after a timeout."},
     {"wake_word", FAST(py_wake_word), METH_FASTCALL,
-     "wake_word(buffer, position, count, /)\n--\n\nWake so many who sleep on a word; return how many there were."},
+     "wake_word(buffer, position, count, /)\n--\n\n"
+     "Wake so many threads (*count*) that sleep on a word; return how many there were."},
     {"wake_waiters", FAST(py_wake_waiters), METH_FASTCALL,
      "wake_waiters(buffer, position, /)\n--\n\n"
-     "Clear the bits of a word that say who waits, and wake the threads; return the bits."},
+     "Clear the bits of a wake word that say what waits, and wake the threads; return the bits."},
     {"spin_above", FAST(py_spin_above), METH_FASTCALL,
      "spin_above(buffer, position, value, seconds, /)\n--\n\n"
-     "Watch a double word for so long, without sleeping; tell whether it went above a value."},
+     "Watch a double word for *seconds* without sleeping; return whether it rose above a value."},
     {"set_bit", FAST(py_set_bit), METH_FASTCALL,
      "set_bit(buffer, position, bit, /)\n--\n\nSet one bit of a shared double word."},
     {"take_bits", FAST(py_take_bits), METH_FASTCALL,
-     "take_bits(buffer, position, words, /)\n--\n\nClear so many shared double words, and return which bits were set."},
+     "take_bits(buffer, position, words, /)\n--\n\n"
+     "Clear so many shared double words (*words*); return which bits were set."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -48,14 +48,14 @@ _Thread_local Py_ssize_t locked_here;
 static PyObject *own_error; /* FileChannelError */
 
 /* Deallocated guards, with their memory and a reference to their type, for reuse: each locking needs one. */
-#define SPARE 8
-static Guard *spare[SPARE];
-static int spares;
+#define MOST_FREE 8
+static Guard *free_list[MOST_FREE];
+static int free_count;
 
 static Guard *guard_new(void) {
     Guard *self;
-    if (spares) {
-        self = spare[--spares];
+    if (free_count) {
+        self = free_list[--free_count];
         Py_SET_REFCNT((PyObject *)self, 1);
     } else if (!(self = PyObject_New(Guard, GuardType)))
         return NULL;
@@ -87,7 +87,7 @@ static void free_word(Mutex *self) {
      * stored to, no process can take or free it any more. */
     int is_storable = word_storable(self, view.buf);
     for (uint32_t word; is_storable && ((word = load_acquire_u32(at)) & ~CONTENDED) == self->process;) {
-        if (spoiled && !swap_if_u32(at, word, NO_PROCESS)) continue; /* another process has marked it as contended */
+        if (spoiled && !swap_if_u32(at, word, NO_PROCESS)) continue; /* another process has index_count it as contended */
         if (spoiled)
             futex_wake(at, 1);
         else
@@ -189,8 +189,8 @@ static void guard_dealloc(PyObject *op) {
         if (guard_end(self, 1)) PyErr_WriteUnraisable(NULL);
         PyErr_Restore(type, error, traceback);
     }
-    if (spares < SPARE) {
-        spare[spares++] = self;
+    if (free_count < MOST_FREE) {
+        free_list[free_count++] = self;
         return;
     }
     PyTypeObject *type = Py_TYPE(op);
@@ -212,7 +212,7 @@ static PyMethodDef guard_methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyType_Slot guard_slots[] = {
-    {Py_tp_doc, "What holds a mutex, or wants something to be called, for the body of a `with` statement."},
+    {Py_tp_doc, "Holds a mutex, or makes a call at the end, for the body of a `with` statement."},
     {Py_tp_dealloc, guard_dealloc},
     {Py_tp_methods, guard_methods},
     {0, NULL},
@@ -423,30 +423,33 @@ static PyObject *get_user(PyObject *op, void *Py_UNUSED(closure)) {
 
 static PyMethodDef mutex_methods[] = {
     {"held", FAST(mutex_held), METH_FASTCALL,
-     "held($self, seconds=..., /)\n--\n\nLock it and return a guard, for a `with` statement; `Busy` after so many seconds."},
-    {"lock", mutex_lock, METH_NOARGS, "lock($self, /)\n--\n\nLock it, for what cannot use a `with` statement."},
+     "held($self, seconds=..., /)\n--\n\n"
+     "Lock it and return a guard for a `with` statement; `Busy` after *seconds*."},
+    {"lock", mutex_lock, METH_NOARGS, "lock($self, /)\n--\n\n"
+     "Lock it, for a caller that cannot use a `with` statement and runs no Python code before it unlocks it."},
     {"unlock", mutex_unlock, METH_NOARGS, "unlock($self, /)\n--\n\nUnlock it again."},
     {"share", FAST(mutex_share), METH_FASTCALL,
      "share($self, words, position, process, flushes, /)\n--\n\n"
-     "Free this lock word with the last shared guard, if it names our process then.\n\n"
-     "`flushes`: the position of the word that counts the flushes of its file; None if there is no such word."},
+     "Free this lock word with the last shared guard, if it names this process then. *flushes* is the position of "
+     "the word that counts the flushes of its file; None if there is no such word."},
     {"can_store", mutex_can_store, METH_NOARGS,
      "can_store($self, /)\n--\n\n"
-     "Make the page of the lock word writable, unless it is known to be, and return False if a store would kill the process."},
+     "Make the page of the lock word writable, unless it is known to be; False if a store would kill us."},
     {"held_shared", FAST(mutex_held_shared), METH_FASTCALL,
      "held_shared($self, take, may_sleep, look, sleep, /)\n--\n\n"
-     "Lock it, take the lock word, and return a guard; `Busy` if that is taken and the thread may not sleep."},
+     "Lock it, take the lock word, and return a guard; `Busy` if the word is taken and the thread may not sleep."},
     {"spoil", mutex_spoil, METH_NOARGS, "spoil($self, /)\n--\n\nLet the next holder of the lock word clean up."},
     {"abandon", mutex_abandon, METH_NOARGS, "abandon($self, /)\n--\n\nNever store to the lock word from now on."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef mutex_getset[] = {
     {"owner", get_owner, NULL, "The thread that has locked it; 0 if none has.", NULL},
-    {"user", get_user, NULL, "The thread that has locked it and holds the lock word, or is about to take it; 0 if none has.", NULL},
+    {"user", get_user, NULL, "The thread that has locked it and holds the lock word, or is about to take it; 0 if there is none.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot mutex_slots[] = {
-    {Py_tp_doc, "Mutex()\n--\n\nA re-entrant lock that an exception raised by a signal handler cannot leave locked."},
+    {Py_tp_doc, "Mutex()\n--\n\nA re-entrant lock, which processes share if it has a lock word in a map. An "
+     "exception raised by a signal handler cannot leave it locked."},
     {Py_tp_new, mutex_new},         {Py_tp_dealloc, mutex_dealloc}, {Py_tp_methods, mutex_methods},
     {Py_tp_getset, mutex_getset},   {0, NULL},
 };
@@ -476,12 +479,12 @@ static PyObject *py_resolve(PyObject *Py_UNUSED(module), PyObject *const *future
 
 static PyMethodDef functions[] = {
     {"resolve", FAST(py_resolve), METH_FASTCALL,
-     "resolve(*futures)\n--\n\n"
-     "Set the result of every future of asyncio that is not done to None. No signal handler can prevent it."},
+     "resolve(*futures)\n--\n\nSet the result of every asyncio future that is not done to None. No signal "
+     "handler can prevent it."},
     {"ensured", FAST(py_ensured), METH_FASTCALL,
      "ensured(call, /, *arguments)\n--\n\n"
-     "Return a guard that makes a call at the end of a `with` statement, however that is left. If the call is of a C "
-     "function, no signal handler can prevent it."},
+     "Return a guard that makes a call at the end of a `with` statement, however that is left. "
+     "If the call is of a C function, no signal handler can prevent it."},
     {"holds_mutex", py_holds_mutex, METH_NOARGS,
      "holds_mutex()\n--\n\nReturn whether the calling thread has locked any mutex, or is inside a reader."},
     {NULL, NULL, 0, NULL},

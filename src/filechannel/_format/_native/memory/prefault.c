@@ -70,7 +70,7 @@ static void start_over(void) {
     running = working = 0;
 }
 
-static void give_back(Job *jobs) {
+static void free_jobs(Job *jobs) {
     while (jobs) {
         Job *job = jobs;
         jobs = job->next;
@@ -161,7 +161,7 @@ int populate_later(PyObject *buffer, uint64_t position, uint64_t size) {
         done = job;
     }
     pthread_mutex_unlock(&mutex);
-    give_back(done);
+    free_jobs(done);
     return 0;
 }
 
@@ -182,7 +182,7 @@ static PyObject *py_populate_acknowledge(PyObject *Py_UNUSED(module), PyObject *
     finished = NULL;
     pthread_mutex_unlock(&mutex);
     Py_END_ALLOW_THREADS
-    give_back(done);
+    free_jobs(done);
     Py_RETURN_NONE;
 }
 
@@ -213,18 +213,18 @@ static PyObject *py_show_file(PyObject *Py_UNUSED(module), PyObject *const *args
 static PyMethodDef functions[] = {
     {"show_file", FAST(py_show_file), METH_FASTCALL,
      "show_file(pages, descriptor, /)\n--\n\n"
-     "Let a map without a file show this one, whose descriptor it does not keep; tell whether that can be done."},
+     "Let a map without a file show this one, without keeping its descriptor; return whether that is possible."},
     {"populate", FAST(py_populate), METH_FASTCALL,
      "populate(buffer, position, size, /)\n--\n\n"
-     "Make the pages of a map present and writable; tell whether the system can. Their content stays as it is."},
+     "Make the pages of a map present and writable; return whether the system can. Their content stays as it is."},
     {"can_store", FAST(py_can_store), METH_FASTCALL,
      "can_store(buffer, position, size, /)\n--\n\n"
      "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
-     "The same in the background, if possible; the buffer is held until `populate_wait` or the next call."},
+     "The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
     {"populate_wait", py_populate_acknowledge, METH_NOARGS,
-     "populate_wait()\n--\n\nWait until nothing is left to populate, and let go of the buffers."},
+     "populate_wait()\n--\n\nWait until nothing is left to populate, and release the buffers."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -80,9 +80,11 @@ static PyMethodDef functions[] = {
     {"mount_id", py_mount_id, METH_O,
      "mount_id(descriptor, /)\n--\n\nReturn the unique id of the mount that a file was opened through; 0 if it is unknown."},
     {"link_count", py_link_count, METH_O,
-     "link_count(descriptor, /)\n--\n\nReturn how many names an open file has, without asking for its timestamps."},
+     "link_count(descriptor, /)\n--\n\nReturn how many names an open file has, without querying its timestamps."},
     {"named_inode", (PyCFunction)(void (*)(void))py_named_inode, METH_FASTCALL,
-     "named_inode(directory, name, /)\n--\n\nReturn device and number of the file that has a name in an open directory."},
+     "named_inode(directory, name, /)\n--\n\n"
+     "Return device and inode number of the file that has a name in an open directory, without querying "
+     "timestamps. For a symbolic link, those of the link itself. `OSError` if there is no such file."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -6,7 +6,7 @@
 #include "read/cursor_slot.h"
 
 #define SPINS 100
-#define FIRST_ROOM 16
+#define FIRST_CAPACITY 16
 #define LOOK_AFTER 1000000000u /* ns after a message was handed out, a member checks whether its owner is alive */
 
 static uint8_t *at(const Ring *ring, uint64_t number) {
@@ -83,18 +83,18 @@ static int follow(const Ring *ring) {
     else
         store_position(ring->shared.buf, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE));
     store(ring, GROUP_HEAD, head);
-    return MOVED | (was_full ? MADE_ROOM : 0) | (head == tail ? EMPTIED : 0);
+    return MOVED | (was_full ? MADE_SPACE : 0) | (head == tail ? EMPTIED : 0);
 }
 
 /* Unless another member has the lock, which then does so: a lock holder checks after it releases. That is safe because
  * releasing is a fence, and so is acknowledging. */
 static int move_on(const Ring *ring) {
-    int tells = 0;
-    while (!(tells & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
-        tells |= follow(ring);
+    int changes = 0;
+    while (!(changes & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
+        changes |= follow(ring);
         release_word(lock_of(ring));
     }
-    return tells;
+    return changes;
 }
 
 static int enter(const Ring *ring) {
@@ -107,7 +107,7 @@ static int enter(const Ring *ring) {
 
 static void leave(Ring *ring) {
     release_word(lock_of(ring));
-    ring->tells |= move_on(ring);
+    ring->changes |= move_on(ring);
 }
 
 /* --- Claims of this member ------------------------------------------------------------------------------------- */
@@ -115,9 +115,9 @@ static void leave(Ring *ring) {
 static Claim *claim_at(const Ring *ring, uint64_t index) { return &ring->claims[index & ring->mask]; }
 
 int ring_reserve(Ring *ring) {
-    uint64_t room = ring->mask + 1;
-    if (ring->claims && ring->last - ring->first < room) return 0;
-    uint64_t wanted = ring->claims ? 2 * room : FIRST_ROOM;
+    uint64_t capacity = ring->mask + 1;
+    if (ring->claims && ring->last - ring->first < capacity) return 0;
+    uint64_t wanted = ring->claims ? 2 * capacity : FIRST_CAPACITY;
     Claim *claims = PyMem_Calloc(wanted, sizeof(Claim));
     if (!claims) {
         PyErr_NoMemory();
@@ -162,7 +162,7 @@ uint64_t ring_out(const Ring *ring) {
     return out;
 }
 
-int64_t ring_place_of(const Ring *ring, uint64_t offset, uint64_t token) {
+int64_t ring_entry_number(const Ring *ring, uint64_t offset, uint64_t token) {
     const Claim *claim = find(ring, offset, token);
     return claim ? (int64_t)claim->number : -1;
 }
@@ -283,19 +283,19 @@ static void remember_lost(Ring *ring, Claim claim) {
 
 /* The claim is not ours afterwards, whether the swap succeeds or not. If it was already lost, the caller is notified
  * through `lost`. */
-static int turn(Ring *ring, Claim *claim, uint64_t word, int tell) {
+static int swap_claim_word(Ring *ring, Claim *claim, uint64_t word, int report_lost) {
     uint64_t expected = claim->word, *entry = (uint64_t *)at(ring, claim->number);
     int ours = __atomic_compare_exchange_n(entry, &expected, word, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
     Claim before = *claim;
     drop(ring, claim);
-    if (!ours && tell) remember_lost(ring, before); /* which allocates, and so may run any code */
+    if (!ours && report_lost) remember_lost(ring, before); /* which allocates, and so may run any code */
     return ours;
 }
 
-static int acknowledge(Ring *ring, Claim *claim, int tell) {
+static int acknowledge(Ring *ring, Claim *claim, int report_lost) {
     uint64_t number = claim->number;
-    if (!turn(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, tell)) return 0;
-    if (load(ring, GROUP_HEAD) == number) ring->tells |= move_on(ring);
+    if (!swap_claim_word(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, report_lost)) return 0;
+    if (load(ring, GROUP_HEAD) == number) ring->changes |= move_on(ring);
     return 1;
 }
 
@@ -328,36 +328,36 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
 
 /* Give a claim back with another deadline. While the message is out, an earlier deadline would end its lease, so an
  * earlier one is stored after the state. */
-static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int tell) {
+static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int report_lost) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
     /* If the claim was lost, the new holder has another deadline, so the swap fails. The order of the two loads
      * matters: a deadline that was read while the word is still ours is ours. */
     if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
-    int done = turn(ring, claim, word, tell);
+    int done = swap_claim_word(ring, claim, word, report_lost);
     if (done && due < deadline) swap_deadline(entry, deadline, due); /* fails if another member claimed it meanwhile */
     be_due(ring, due);
     return done;
 }
 
-static int give_back(Ring *ring, Claim *claim, uint64_t due, int counted, int tell) {
+static int redeliver(Ring *ring, Claim *claim, uint64_t due, int counted, int report_lost) {
     uint64_t word = (claim->word & ~(uint64_t)ENTRY_STATE) | (due ? ENTRY_DELAYED : ENTRY_READY);
     if (counted && attempt_of(word) < ENTRY_ATTEMPTS) word += 1 << ENTRY_ATTEMPT_SHIFT;
-    if (due) return delay(ring, claim, word, due, tell);
-    if (!turn(ring, claim, word, tell)) return 0;
+    if (due) return delay(ring, claim, word, due, report_lost);
+    if (!swap_claim_word(ring, claim, word, report_lost)) return 0;
     __atomic_add_fetch((uint64_t *)((uint8_t *)ring->shared.buf + GROUP_READY), 1, __ATOMIC_SEQ_CST);
     return 1;
 }
 
-int ring_give_back(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
+int ring_redeliver(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     Claim *claim = find(ring, offset, token);
-    return claim && give_back(ring, claim, due, counted, 1);
+    return claim && redeliver(ring, claim, due, counted, 1);
 }
 
 /* Redeliver a claimed message that was not delivered. */
 void ring_return(Ring *ring, uint64_t offset, uint64_t token) {
     Claim *claim = find(ring, offset, token);
-    if (claim) give_back(ring, claim, 0, 0, 0);
+    if (claim) redeliver(ring, claim, 0, 0, 0);
 }
 
 int ring_nack(Ring *ring, uint64_t count) {
@@ -365,18 +365,18 @@ int ring_nack(Ring *ring, uint64_t count) {
     for (uint64_t index = ring->last; count && index > ring->first; index--) {
         Claim *claim = claim_at(ring, index - 1);
         if (!claim->word || claim->refused) continue;
-        give_back(ring, claim, 0, 1, 1);
+        redeliver(ring, claim, 0, 1, 1);
         count--;
     }
     return 1;
 }
 
 /* From an index of our list on; with `refused`, also those that did not decode. Returns whether there were any. */
-int ring_give_back_from(Ring *ring, uint64_t from, int refused) {
+int ring_redeliver_from(Ring *ring, uint64_t from, int refused) {
     int any = 0;
     for (uint64_t index = from > ring->first ? from : ring->first; index < ring->last; index++) {
         Claim *claim = claim_at(ring, index);
-        if (claim->word && (refused || !claim->refused)) any |= give_back(ring, claim, 0, 0, 0);
+        if (claim->word && (refused || !claim->refused)) any |= redeliver(ring, claim, 0, 0, 0);
     }
     return any;
 }
@@ -401,12 +401,12 @@ void ring_close(Ring *ring) {
     Py_buffer shared = ring->shared;
     ring->shared.obj = NULL;
     ring->shared.buf = (void *)zeros;
-    let_go(&shared);
+    release_view(&shared);
 }
 
 void ring_free(Ring *ring) {
     if (!ring) return;
-    let_go(&ring->shared);
+    release_view(&ring->shared);
     Py_XDECREF(ring->lost);
     PyMem_Free(ring->claims);
     PyMem_Free(ring);
@@ -414,18 +414,18 @@ void ring_free(Ring *ring) {
 
 /* (offset, sequence) of at most `most` messages that are ready to be redelivered. */
 PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
-    PyObject *places = PyList_New(0);
+    PyObject *positions = PyList_New(0);
     uint64_t number, tail;
     int believed = bounds(ring, &number, &tail);
-    for (; places && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(places) < most; number++) {
+    for (; positions && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(positions) < most; number++) {
         const uint8_t *entry = at(ring, number);
         if ((load_acquire_u64(entry) & ENTRY_STATE) != ENTRY_READY) continue;
         unsigned long long offset = get_u64(entry + ENTRY_OFFSET), sequence = get_u64(entry + ENTRY_SEQUENCE);
-        PyObject *place = Py_BuildValue("KK", offset, sequence);
-        if (!place || PyList_Append(places, place)) Py_CLEAR(places);
-        Py_XDECREF(place);
+        PyObject *position = Py_BuildValue("KK", offset, sequence);
+        if (!position || PyList_Append(positions, position)) Py_CLEAR(positions);
+        Py_XDECREF(position);
     }
-    return places;
+    return positions;
 }
 
 static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
@@ -437,14 +437,16 @@ static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, 
         return NULL;
     }
     ring.owner = (uint32_t)owner;
-    int tells = move_on(&ring);
+    int changes = move_on(&ring);
     PyBuffer_Release(&ring.shared);
-    return PyBool_FromLong(tells & MADE_ROOM);
+    return PyBool_FromLong(changes & MADE_SPACE);
 }
 
 static PyMethodDef functions[] = {
     {"move_on", FAST(py_move_on), METH_FASTCALL,
-     "move_on(group, owner, /)\n--\n\nLet the position follow what is acknowledged, unless another member has the lock, which then does so."},
+     "move_on(group, owner, /)\n--\n\n"
+     "Advance the position behind the acknowledged messages, unless another member has the lock: then that member "
+     "does so. Returns whether other processes may wait for that, because the ring was full before."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -3,7 +3,7 @@
  * A reader has an offset and may read up to `limit` without looking at the shared words again. At `limit` it loads
  * them; at the end of the segment it calls `advance` for the next one.
  *
- * With ack tracking (`held` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
+ * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
  * a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
  * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
@@ -37,7 +37,7 @@ int reader_enter(Reader *self) {
 
 /* The oldest unacknowledged message, or where we resume. */
 static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
-    const HeldEntry *oldest = held_oldest(self->held);
+    const UnackedEntry *oldest = unacked_oldest(self->unacked);
     *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
     *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
 }
@@ -70,7 +70,7 @@ static void raise_later(PyObject *where) {
 }
 
 /* Event loops wait for capacity. The cursor has moved, whatever fails here: the loops also check by themselves. */
-static void notify_room(Reader *self) {
+static void notify_loops(Reader *self) {
     PyObject *type, *error, *traceback, *notify = Py_XNewRef(self->notify);
     if (!notify) return;
     PyErr_Fetch(&type, &error, &traceback);
@@ -88,13 +88,13 @@ static void notify_capacity(Reader *self) {
     if (!load_acquire_u32(words + CAPACITY_WATCHED) || self->control.readonly) return;
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
     if (load_acquire_u32(words + CAPACITY_WAKE) & (WAKE_THREADS | WAKE_LOOPS) && wake_waiters(words + CAPACITY_WAKE) & WAKE_LOOPS)
-        notify_room(self);
+        notify_loops(self);
 }
 
 /* The same for the position of a group, if we moved it. Returns its argument. */
-int reader_told(Reader *self, int done) {
-    if (self->ring && self->ring->tells & MOVED) {
-        self->ring->tells &= ~MOVED;
+int reader_notify_if_moved(Reader *self, int done) {
+    if (self->ring && self->ring->changes & MOVED) {
+        self->ring->changes &= ~MOVED;
         notify_capacity(self);
     }
     return done;
@@ -103,7 +103,7 @@ int reader_told(Reader *self, int done) {
 void reader_leave(Reader *self) {
     self->owner = NULL;
     locked_here--;
-    reader_told(self, 0);
+    reader_notify_if_moved(self, 0);
     if (__builtin_expect(self->released, 0)) reader_close(self);
 }
 
@@ -112,7 +112,7 @@ void reader_store_cursor(Reader *self) {
     if (!self->cursor.obj) return;
     self->generation++;
     uint64_t offset = self->offset, sequence = self->sequence;
-    if (__builtin_expect(self->held != NULL, 0)) floor_of(self, &offset, &sequence);
+    if (__builtin_expect(self->unacked != NULL, 0)) floor_of(self, &offset, &sequence);
     if (!self->stores--) {
         self->time = wall_clock_ns();
         self->stores = STORES_PER_LOOK - 1;
@@ -134,8 +134,8 @@ static enum look look(Reader *self) {
     }
     if (!self->segment.obj || self->offset < self->begin) return LOOK_ADVANCE;
     uint64_t end = load_acquire_u64((uint8_t *)self->segment.buf + SEGMENT_END);
-    uint64_t room = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
-    uint64_t limit = write - self->begin < room ? write : self->begin + room;
+    uint64_t space = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
+    uint64_t limit = write - self->begin < space ? write : self->begin + space;
     if (end && end < limit) limit = end;
     self->limit = limit;
     return self->offset < limit ? LOOK_RECORD : LOOK_ADVANCE;
@@ -246,19 +246,19 @@ PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     }
     self->offset = *start + RECORD_HEADER_SIZE + size;
     self->sequence = sequence + 1;
-    turn_charge(size);
+    slice_charge(size);
     return item;
 }
 
-static PyObject *hand_out_held(Reader *self, int *empty, Given *given) {
+static PyObject *hand_out_tracked(Reader *self, int *empty, Given *given) {
     if (self->ring) return reader_next_shared(self, empty, given, 1);
-    given->token = ++self->held->token;
-    return reader_next_held(self, empty, given);
+    given->token = ++self->unacked->token;
+    return reader_next_tracked(self, empty, given);
 }
 
 /* The next item, which must not be redelivered: the cursor is stored, or ack tracking has it. */
 static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
-    if (__builtin_expect(self->held || self->ring, 0)) return hand_out_held(self, empty, given);
+    if (__builtin_expect(self->unacked || self->ring, 0)) return hand_out_tracked(self, empty, given);
     PyObject *item = reader_next_item(self, empty, &given->offset);
     if (!item) return NULL;
     reader_store_cursor(self);
@@ -278,8 +278,8 @@ PyObject *reader_take_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     return item || !empty ? item : Py_NewRef(nothing);
 }
 
-PyObject *reader_take_in_turn_method(PyObject *op, PyObject *none) {
-    return turn_over() ? Py_NewRef(nothing) : reader_take_method(op, none);
+PyObject *reader_take_or_yield_method(PyObject *op, PyObject *none) {
+    return slice_over() ? Py_NewRef(nothing) : reader_take_method(op, none);
 }
 
 PyObject *reader_now(PyObject *op) {
@@ -293,7 +293,7 @@ PyObject *reader_now(PyObject *op) {
 int reader_wait(PyObject *op, double seconds) {
     Reader *self = (Reader *)op;
     uint8_t *words = self->control.buf;
-    if (self->held && self->held->delayed) return 0; /* a delayed message may be due before the sleep ends */
+    if (self->unacked && self->unacked->delayed) return 0; /* a delayed message may be due before the sleep ends */
     if (self->ring) return 0; /* in a group, not only the log can have data available, and the wake word does not cover the rest */
     if (!self->sleepers.obj || self->released || load_acquire_u32(words + STATE) & STATE_SEALED) return 0;
     uint64_t *sleepers = self->sleepers.buf, offset = self->offset;
@@ -319,7 +319,7 @@ int reader_wait(PyObject *op, double seconds) {
     return why == EINTR && PyErr_CheckSignals() ? -1 : 1;
 }
 
-PyObject *reader_step(PyObject *op) { return turn_over() ? NULL : reader_now(op); }
+PyObject *reader_step(PyObject *op) { return slice_over() ? NULL : reader_now(op); }
 
 static PyObject *take_tuple(Reader *self, int with_attempt) {
     int empty;
@@ -340,28 +340,28 @@ PyObject *reader_take_record_method(PyObject *op, PyObject *Py_UNUSED(none)) { r
 PyObject *reader_take_delivery_method(PyObject *op, PyObject *Py_UNUSED(none)) { return take_tuple((Reader *)op, 1); }
 
 /* The caller does not get the items taken so far, so they are redelivered. */
-static void take_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
+static void roll_back(Reader *self, PyObject **items, uint64_t offset, uint64_t sequence, uint64_t had) {
     if (self->ring) {
         PyObject *type, *error, *traceback;
         PyErr_Fetch(&type, &error, &traceback);
-        ring_give_back_from(self->ring, had, 0);
+        ring_redeliver_from(self->ring, had, 0);
         PyErr_Restore(type, error, traceback);
     } else if (PyList_GET_SIZE(*items)) {
         self->offset = offset;
         self->sequence = sequence;
         self->limit = 0;
-        if (self->held) held_take_back(self->held, offset);
+        if (self->unacked) unacked_roll_back(self->unacked, offset);
         reader_store_cursor(self);
     }
     Py_CLEAR(*items);
 }
 
 /* A list with preallocated elements: appending one by one costs a third of a small message. */
-#define LIST_ROOM 1024
-static Py_ssize_t list_room(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_ROOM ? wanted : LIST_ROOM; }
+#define LIST_CAPACITY 1024
+static Py_ssize_t list_capacity(Py_ssize_t wanted) { return wanted < 0 ? 0 : wanted < LIST_CAPACITY ? wanted : LIST_CAPACITY; }
 
 static PyObject *new_list(Py_ssize_t wanted) {
-    PyObject *items = PyList_New(list_room(wanted));
+    PyObject *items = PyList_New(list_capacity(wanted));
     if (items) Py_SET_SIZE(items, 0);
     return items;
 }
@@ -390,30 +390,30 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
         return NULL;
     }
     uint64_t before = self->offset, sequence = self->sequence, had = self->ring ? self->ring->last : 0;
-    if (self->held) self->held->token++;
+    if (self->unacked) self->unacked->token++;
     while (PyList_GET_SIZE(items) < wanted) {
         PyObject *item = self->ring   ? reader_next_shared(self, &empty, &given, !PyList_GET_SIZE(items))
-                         : self->held ? reader_next_held(self, &empty, &given)
+                         : self->unacked ? reader_next_tracked(self, &empty, &given)
                                       : reader_next_item(self, &empty, &given.offset);
         if (!item) {
             /* Items before an error are returned; the next call raises the error. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
-            else take_back(self, &items, before, sequence, had);
+            else roll_back(self, &items, before, sequence, had);
             break;
         }
         if (list_add(items, item)) {
-            take_back(self, &items, before, sequence, had);
+            roll_back(self, &items, before, sequence, had);
             break;
         }
     }
-    if (self->offset != before && !self->held) reader_store_cursor(self);
+    if (self->offset != before && !self->unacked) reader_store_cursor(self);
     reader_leave(self);
     return items;
 }
 
 /* Move to a record boundary. Unacknowledged deliveries from there on are forgotten, as they are read again anyway. */
 static void stand_at(Reader *self, uint64_t offset, uint64_t sequence) {
-    if (self->held && !self->again) held_drop_from(self->held, offset);
+    if (self->unacked && !self->again) unacked_drop_from(self->unacked, offset);
     self->offset = offset;
     self->sequence = sequence;
     self->limit = 0;

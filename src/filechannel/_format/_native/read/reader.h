@@ -12,7 +12,7 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages earlier */
     unsigned int stores; /* stores of the cursor until the clock is read again */
-    UnackedRing *held;          /* NULL: no ack tracking, the cursor follows what is handed out */
+    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is handed out */
     char again;          /* we are at `wanted`, which is redelivered */
     Callee decode;       /* no callable: hand out the payload itself */
     char reuse;          /* decode accepts any buffer and does not keep it */
@@ -39,22 +39,22 @@ typedef struct {
 } Given;
 
 /* An address that is unique to this thread: cheaper than asking for its id. */
-static inline const void *reader_thread(void) { return &turn_units; }
+static inline const void *reader_thread(void) { return &slice_units; }
 
-static inline int reader_holds(const Reader *self) { return self->held && !self->released; }
+static inline int reader_tracks_acks(const Reader *self) { return self->unacked && !self->released; }
 static inline int reader_shares(const Reader *self) { return self->ring && !self->released; }
 
 /* reader.c */
 int reader_enter(Reader *self);  /* keep other threads out; -1 with an exception if this thread is already in a call */
 void reader_leave(Reader *self);
 void reader_close(Reader *self); /* release every map, if the reader is released and no thread is in a call */
-int reader_told(Reader *self, int done);
+int reader_notify_if_moved(Reader *self, int done);
 void reader_store_cursor(Reader *self);
 PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size);
 PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start);
 PyObject *reader_undecodable(Reader *self, uint64_t offset, PyObject *payload, uint64_t size);
 PyObject *reader_take_method(PyObject *op, PyObject *none);
-PyObject *reader_take_in_turn_method(PyObject *op, PyObject *none);
+PyObject *reader_take_or_yield_method(PyObject *op, PyObject *none);
 PyObject *reader_take_record_method(PyObject *op, PyObject *none);
 PyObject *reader_take_delivery_method(PyObject *op, PyObject *none);
 PyObject *reader_take_many_method(PyObject *op, PyObject *most);
@@ -63,23 +63,23 @@ PyObject *reader_move_from_method(PyObject *op, PyObject *const *args, Py_ssize_
 
 /* reader_group_claims.c */
 int reader_is_sealed(const Reader *self);
-PyObject *reader_next_held(Reader *self, int *empty, Given *given);
+PyObject *reader_next_tracked(Reader *self, int *empty, Given *given);
 PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first);
 
 /* reader_acknowledge.c */
 int reader_is_drained(const Reader *self);
-PyObject *reader_hold_method(PyObject *op, PyObject *none);
+PyObject *reader_track_acks_method(PyObject *op, PyObject *none);
 PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
-PyObject *reader_must_tell_method(PyObject *op, PyObject *none);
+PyObject *reader_must_wake_method(PyObject *op, PyObject *none);
 PyObject *reader_take_lost_method(PyObject *op, PyObject *none);
-PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
+PyObject *reader_entry_number_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_refused_method(PyObject *op, PyObject *given);
 PyObject *reader_ack_method(PyObject *op, PyObject *given);
 PyObject *reader_nack_method(PyObject *op, PyObject *given);
 PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
-PyObject *reader_give_back_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
+PyObject *reader_redeliver_method(PyObject *op, PyObject *const *args, Py_ssize_t count);
 PyObject *reader_outlook_method(PyObject *op, PyObject *none);
 PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given);
-PyObject *reader_give_back_all_method(PyObject *op, PyObject *none);
+PyObject *reader_redeliver_all_method(PyObject *op, PyObject *none);
 PyObject *reader_coming_method(PyObject *op, PyObject *most);
 PyObject *reader_forget_method(PyObject *op, PyObject *none);

@@ -3,13 +3,13 @@
  * No need for reader_enter: nothing here calls Python, so the GIL orders the threads. */
 #include "read/reader.h"
 
-PyObject *reader_hold_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+PyObject *reader_track_acks_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    if (self->held || self->ring) {
+    if (self->unacked || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
     }
-    if (!(self->held = held_new())) return PyErr_NoMemory();
+    if (!(self->unacked = unacked_new())) return PyErr_NoMemory();
     Py_RETURN_NONE;
 }
 
@@ -18,7 +18,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
     uint64_t owner, lease;
     if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
     if (self->released) return raise_closed(), NULL;
-    if (self->held || self->ring) {
+    if (self->unacked || self->ring) {
         PyErr_SetString(PyExc_ValueError, "said before");
         return NULL;
     }
@@ -29,8 +29,8 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
 
 int reader_ack(PyObject *op, uint64_t count) {
     Reader *self = (Reader *)op;
-    if (self->ring) return reader_told(self, reader_shares(self) && ring_ack(self->ring, count));
-    int moved, done = reader_holds(self) && held_ack(self->held, count, &moved);
+    if (self->ring) return reader_notify_if_moved(self, reader_shares(self) && ring_ack(self->ring, count));
+    int moved, done = reader_tracks_acks(self) && unacked_ack(self->unacked, count, &moved);
     if (done && moved) reader_store_cursor(self);
     return done;
 }
@@ -46,20 +46,20 @@ static int all_handed_out(const Reader *self) {
 }
 
 int reader_is_drained(const Reader *self) {
-    if (!reader_is_sealed(self) || (self->held && held_oldest(self->held))) return 0;
+    if (!reader_is_sealed(self) || (self->unacked && unacked_oldest(self->unacked))) return 0;
     return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
 }
 
-int reader_must_tell(PyObject *op) {
+int reader_must_wake(PyObject *op) {
     const Reader *self = (Reader *)op;
     if (!self->ring) return reader_is_drained(self);
-    int tells = self->ring->tells;
-    self->ring->tells = 0;
-    if (tells & (MADE_ROOM | DAMAGED) || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
-    return tells & EMPTIED && reader_is_drained(self);
+    int changes = self->ring->changes;
+    self->ring->changes = 0;
+    if (changes & (MADE_SPACE | DAMAGED) || (self->ring->lost && PyList_GET_SIZE(self->ring->lost))) return 1;
+    return changes & EMPTIED && reader_is_drained(self);
 }
 
-PyObject *reader_must_tell_method(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_tell(op)); }
+PyObject *reader_must_wake_method(PyObject *op, PyObject *Py_UNUSED(none)) { return PyBool_FromLong(reader_must_wake(op)); }
 
 PyObject *reader_take_lost_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
@@ -69,12 +69,12 @@ PyObject *reader_take_lost_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     return lost;
 }
 
-PyObject *reader_place_of_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+PyObject *reader_entry_number_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t offset, token;
-    if (check_count("place_of", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
+    if (check_count("entry_number", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    return PyLong_FromLongLong(self->ring ? ring_place_of(self->ring, offset, token) : -1);
+    return PyLong_FromLongLong(self->ring ? ring_entry_number(self->ring, offset, token) : -1);
 }
 
 PyObject *reader_refused_method(PyObject *op, PyObject *given) {
@@ -100,10 +100,10 @@ PyObject *reader_ack_method(PyObject *op, PyObject *given) {
 
 PyObject *reader_nack_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
-    uint64_t count = self->ring ? self->ring->out : self->held ? self->held->out : 0;
+    uint64_t count = self->ring ? self->ring->out : self->unacked ? self->unacked->out : 0;
     if (given != Py_None && number_from(given, &count)) return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_nack(self->ring, count)));
-    return PyBool_FromLong(reader_holds(self) && held_nack(self->held, count));
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_nack(self->ring, count)));
+    return PyBool_FromLong(reader_tracks_acks(self) && unacked_nack(self->unacked, count));
 }
 
 PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
@@ -111,44 +111,44 @@ PyObject *reader_acknowledge_method(PyObject *op, PyObject *const *args, Py_ssiz
     uint64_t offset, token;
     if (check_count("acknowledge", count, 2) || unsigned_from(args[0], UINT64_MAX, &offset) || unsigned_from(args[1], UINT64_MAX, &token))
         return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
-    int moved, done = reader_holds(self) && held_acknowledge(self->held, offset, token, &moved);
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_acknowledge(self->ring, offset, token)));
+    int moved, done = reader_tracks_acks(self) && unacked_acknowledge(self->unacked, offset, token, &moved);
     if (done && moved) reader_store_cursor(self);
     return PyBool_FromLong(done);
 }
 
-PyObject *reader_give_back_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+PyObject *reader_redeliver_method(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Reader *self = (Reader *)op;
     uint64_t offset, token, due;
-    if (check_count("give_back", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
+    if (check_count("redeliver", count, 4) || unsigned_from(args[0], UINT64_MAX, &offset) ||
         unsigned_from(args[1], UINT64_MAX, &token) || unsigned_from(args[2], UINT64_MAX, &due))
         return NULL;
     int counted = PyObject_IsTrue(args[3]);
     if (counted < 0) return NULL;
-    if (self->ring) return PyBool_FromLong(reader_told(self, reader_shares(self) && ring_give_back(self->ring, offset, token, due, counted)));
-    return PyBool_FromLong(reader_holds(self) && held_give_back(self->held, offset, token, due, counted));
+    if (self->ring) return PyBool_FromLong(reader_notify_if_moved(self, reader_shares(self) && ring_redeliver(self->ring, offset, token, due, counted)));
+    return PyBool_FromLong(reader_tracks_acks(self) && unacked_redeliver(self->unacked, offset, token, due, counted));
 }
 
 PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
-    const HeldEntry *waiting;
-    if (!reader_holds(self) || !held_in_order(self->held, &waiting)) Py_RETURN_NONE;
+    const UnackedEntry *waiting;
+    if (!reader_tracks_acks(self) || !unacked_in_order(self->unacked, &waiting)) Py_RETURN_NONE;
     uint64_t offset = waiting ? waiting->offset : self->again ? self->front : self->offset;
     uint64_t sequence = waiting ? waiting->sequence : self->again ? self->front_sequence : self->sequence;
-    return Py_BuildValue("KKK", (unsigned long long)self->held->out, (unsigned long long)offset, (unsigned long long)sequence);
+    return Py_BuildValue("KKK", (unsigned long long)self->unacked->out, (unsigned long long)offset, (unsigned long long)sequence);
 }
 
 PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given) {
     Reader *self = (Reader *)op;
     uint64_t offset;
     if (unsigned_from(given, UINT64_MAX, &offset)) return NULL;
-    if (reader_holds(self) && held_acknowledge_before(self->held, offset)) reader_store_cursor(self);
+    if (reader_tracks_acks(self) && unacked_acknowledge_before(self->unacked, offset)) reader_store_cursor(self);
     Py_RETURN_NONE;
 }
 
-PyObject *reader_give_back_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
+PyObject *reader_redeliver_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
-    if (reader_holds(self)) held_give_back_all(self->held);
+    if (reader_tracks_acks(self)) unacked_redeliver_all(self->unacked);
     Py_RETURN_NONE;
 }
 
@@ -157,19 +157,19 @@ PyObject *reader_coming_method(PyObject *op, PyObject *most) {
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     if (self->ring) return ring_coming(self->ring, wanted);
-    PyObject *places = PyList_New(0);
-    if (!places || !self->held || !held_ready(self->held)) return places;
-    const HeldEntry *entry;
-    for (uint64_t index = 0; PyList_GET_SIZE(places) < wanted && (entry = held_next_ready(self->held, &index));) {
-        PyObject *place = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
-        int failed = !place || PyList_Append(places, place);
-        Py_XDECREF(place);
+    PyObject *positions = PyList_New(0);
+    if (!positions || !self->unacked || !unacked_ready(self->unacked)) return positions;
+    const UnackedEntry *entry;
+    for (uint64_t index = 0; PyList_GET_SIZE(positions) < wanted && (entry = unacked_next_ready(self->unacked, &index));) {
+        PyObject *position = Py_BuildValue("KK", (unsigned long long)entry->offset, (unsigned long long)entry->sequence);
+        int failed = !position || PyList_Append(positions, position);
+        Py_XDECREF(position);
         if (failed) {
-            Py_DECREF(places);
+            Py_DECREF(positions);
             return NULL;
         }
     }
-    return places;
+    return positions;
 }
 
 PyObject *reader_forget_method(PyObject *op, PyObject *Py_UNUSED(none)) {
@@ -177,8 +177,8 @@ PyObject *reader_forget_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     if (self->ring) ring_forget(self->ring);
-    if (self->held) {
-        held_drop_from(self->held, 0);
+    if (self->unacked) {
+        unacked_drop_from(self->unacked, 0);
         reader_store_cursor(self);
     }
     if (!inside) reader_leave(self);

@@ -4,7 +4,7 @@
 /* --- Ack tracking: a delivery stays ours until it is acknowledged ----------------------------------------------- */
 
 /* Move to the next message to redeliver. */
-static void step_back(Reader *self, const HeldEntry *entry) {
+static void step_back(Reader *self, const UnackedEntry *entry) {
     self->front = self->offset;
     self->front_sequence = self->sequence;
     self->wanted = self->offset = entry->offset;
@@ -21,7 +21,7 @@ static void step_forward(Reader *self, int taken) {
     self->offset = self->front;
     self->sequence = self->front_sequence;
     if (taken || offset == self->wanted) return;
-    held_drop_waiting(self->held, self->wanted, offset > self->wanted ? offset : self->wanted + 1);
+    unacked_drop_waiting(self->unacked, self->wanted, offset > self->wanted ? offset : self->wanted + 1);
     if (offset > self->front) {
         self->offset = offset;
         self->sequence = sequence;
@@ -30,19 +30,19 @@ static void step_forward(Reader *self, int taken) {
 }
 
 /* The next item with ack tracking: redelivered messages first, then new ones. */
-PyObject *reader_next_held(Reader *self, int *empty, Given *given) {
-    UnackedRing *held = self->held;
-    const HeldEntry *entry;
-    while ((entry = held_first_ready(held))) {
+PyObject *reader_next_tracked(Reader *self, int *empty, Given *given) {
+    UnackedRing *unacked = self->unacked;
+    const UnackedEntry *entry;
+    while ((entry = unacked_first_ready(unacked))) {
         step_back(self, entry);
         PyObject *item = reader_next_item(self, empty, &given->offset);
         int gone = !item && *empty && self->offset != self->wanted;
         given->sequence = self->sequence - 1;
         step_forward(self, item != NULL);
-        if (item) given->attempt = held_hand_out(held, given->offset);
+        if (item) given->attempt = unacked_hand_out(unacked, given->offset);
         if (!gone) return item;
     }
-    if (held_reserve(held)) {
+    if (unacked_reserve(unacked)) {
         *empty = 0;
         return NULL;
     }
@@ -50,7 +50,7 @@ PyObject *reader_next_held(Reader *self, int *empty, Given *given) {
     if (!item) return NULL;
     given->sequence = self->sequence - 1;
     given->attempt = 1;
-    held_push(held, given->offset, given->sequence);
+    unacked_push(unacked, given->offset, given->sequence);
     return item;
 }
 
@@ -69,7 +69,7 @@ static int tend(Reader *self) {
     return goes_on;
 }
 
-/* The words of the group contradict each other: Python checks them with the lock held, and raises unless it was a
+/* The words of the group contradict each other: Python checks them with the lock unacked, and raises unless it was a
  * race. */
 #define MOST_RACES 1000
 static int check_damage(Reader *self, int *races) {
@@ -91,7 +91,7 @@ static int follow_group(Reader *self) {
 }
 
 /* The payload of a redelivered message; NULL with *empty: it no longer exists; NULL otherwise: an exception, and the
- * claim was given back. */
+ * claim was returned to the ring. */
 static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
     self->follows = 0;
     self->wanted = self->offset = claim.offset;
@@ -168,19 +168,19 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
 }
 
 /* The next item that no other member has. An item that does not decode stays claimed and is set apart, unless items
- * were taken before it in the same call: then it is given back. */
+ * were taken before it in the same call: then it is returned to the ring. */
 PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) {
     Claim claim;
     uint64_t size;
     PyObject *payload = claim_next(self, empty, &claim, &size);
     if (!payload) {
         /* The member that acknowledged the last entry found the lock held by us, and left it to us to notify. */
-        int tells = self->ring->tells & (reader_is_sealed(self) ? MADE_ROOM | EMPTIED : MADE_ROOM);
-        if (*empty && tells && !self->released && tend(self) < 0) *empty = 0;
+        int changes = self->ring->changes & (reader_is_sealed(self) ? MADE_SPACE | EMPTIED : MADE_SPACE);
+        if (*empty && changes && !self->released && tend(self) < 0) *empty = 0;
         return NULL;
     }
     *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
-    turn_charge(size);
+    slice_charge(size);
     if (!self->decode.callable) return payload;
     PyObject *item = callee_call(&self->decode, &payload, 1);
     if (!item) {

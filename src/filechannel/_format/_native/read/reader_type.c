@@ -5,7 +5,7 @@ PyTypeObject *ReaderType;
 
 static void unbind(Reader *self) {
     self->limit = 0;
-    let_go(&self->segment);
+    release_view(&self->segment);
 }
 
 /* Without callbacks there is no reference cycle left either. Whatever can still be called checks `released` first, or
@@ -16,8 +16,8 @@ void reader_close(Reader *self) {
     self->control.obj = NULL;
     self->control.buf = (void *)zeros;
     self->control.readonly = 1;
-    let_go(&control);
-    let_go(&self->sleepers);
+    release_view(&control);
+    release_view(&self->sleepers);
     if (self->ring) ring_close(self->ring);
     Py_CLEAR(self->advance);
     Py_CLEAR(self->damaged);
@@ -66,24 +66,24 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     Py_RETURN_NONE;
 }
 
-static PyObject *py_tell_room(PyObject *op, PyObject *notify) {
+static PyObject *py_notify_capacity(PyObject *op, PyObject *notify) {
     Reader *self = (Reader *)op;
     if (!self->released) Py_XSETREF(self->notify, Py_NewRef(notify));
     Py_RETURN_NONE;
 }
 
 /* The current log position; a group member that is not reading has the position of the group. */
-static void place_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+static void log_position_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     ring_next(self->ring, offset, sequence);
     if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
     *offset = self->offset;
     *sequence = self->sequence;
 }
 
-static void place_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
+static void log_position_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     *offset = self->offset;
     *sequence = self->sequence;
-    if (self->ring && !self->owner && !self->released) place_in_group(self, offset, sequence);
+    if (self->ring && !self->owner && !self->released) log_position_in_group(self, offset, sequence);
 }
 
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
@@ -91,16 +91,16 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
-    int gave = reader_shares(self) && ring_give_back_from(self->ring, 0, 1);
+    int gave = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
     uint64_t offset, sequence;
     if (self->ring && !self->released && !inside) { /* the ring cannot be read later */
-        place_in_group(self, &offset, &sequence);
+        log_position_in_group(self, &offset, &sequence);
         self->offset = offset;
         self->sequence = sequence;
     }
     self->released = 1;
     unbind(self);
-    let_go(&self->cursor);
+    release_view(&self->cursor);
     if (!inside) reader_leave(self);
     return PyBool_FromLong(gave);
 }
@@ -131,7 +131,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     }
     Reader *self = (Reader *)type->tp_alloc(type, 0);
     if (!self) {
-        let_go(&slots);
+        release_view(&slots);
         PyBuffer_Release(&words);
         return NULL;
     }
@@ -164,11 +164,11 @@ static void reader_dealloc(PyObject *op) {
     Reader *self = (Reader *)op;
     PyTypeObject *type = Py_TYPE(op);
     PyObject_GC_UnTrack(op);
-    let_go(&self->segment);
-    let_go(&self->cursor);
-    let_go(&self->control);
-    let_go(&self->sleepers);
-    held_free(self->held);
+    release_view(&self->segment);
+    release_view(&self->cursor);
+    release_view(&self->control);
+    release_view(&self->sleepers);
+    unacked_free(self->unacked);
     ring_free(self->ring);
     Py_XDECREF(self->tend);
     Py_XDECREF(self->decode.callable);
@@ -183,37 +183,37 @@ static void reader_dealloc(PyObject *op) {
 
 static PyObject *get_offset(PyObject *op, void *Py_UNUSED(closure)) {
     uint64_t offset, sequence;
-    place_of((Reader *)op, &offset, &sequence);
+    log_position_of((Reader *)op, &offset, &sequence);
     return PyLong_FromUnsignedLongLong(offset);
 }
 static PyObject *get_may_have_more(PyObject *op, void *Py_UNUSED(closure)) {
     Reader *self = (Reader *)op;
     const uint8_t *words = self->control.buf;
     uint64_t offset, sequence;
-    if ((self->held && held_ready(self->held)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
+    if ((self->unacked && unacked_ready(self->unacked)) || (self->ring && ring_ready(self->ring))) Py_RETURN_TRUE;
     if (self->released) Py_RETURN_FALSE;
-    place_of(self, &offset, &sequence);
+    log_position_of(self, &offset, &sequence);
     return PyBool_FromLong(load_acquire_u64(words + WRITE_TAIL) != offset || load_acquire_u32(words + STATE) & STATE_SEALED);
 }
 static PyObject *get_sequence(PyObject *op, void *Py_UNUSED(closure)) {
     uint64_t offset, sequence;
-    place_of((Reader *)op, &offset, &sequence);
+    log_position_of((Reader *)op, &offset, &sequence);
     return PyLong_FromUnsignedLongLong(sequence);
 }
 
 static PyObject *get_outstanding(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->held ? self->held->out : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_out(self->ring) : self->unacked ? self->unacked->out : 0);
 }
 static PyObject *get_ready(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
-    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->held ? held_ready(self->held) : 0);
+    return PyLong_FromUnsignedLongLong(self->ring ? ring_ready(self->ring) : self->unacked ? unacked_ready(self->unacked) : 0);
 }
 static PyObject *get_next_due(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
     uint64_t due = self->ring ? ring_due(self->ring) : 0;
     if (self->ring) return PyLong_FromUnsignedLongLong(due == UINT64_MAX ? 0 : due);
-    return PyLong_FromUnsignedLongLong(self->held ? held_next_due(self->held) : 0);
+    return PyLong_FromUnsignedLongLong(self->unacked ? unacked_next_due(self->unacked) : 0);
 }
 static PyObject *get_full(PyObject *op, void *Py_UNUSED(closure)) {
     const Reader *self = (Reader *)op;
@@ -223,67 +223,86 @@ static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return Py
 
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
-    {"take_or_yield", reader_take_in_turn_method, METH_NOARGS,
-     "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also when it has to give way first."},
+    {"take_or_yield", reader_take_or_yield_method, METH_NOARGS,
+     "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also if the task has to yield first."},
     {"take_record", reader_take_record_method, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
     {"take_delivery", reader_take_delivery_method, METH_NOARGS,
      "take_delivery($self, /)\n--\n\nReturn (item, offset, sequence, attempt, token), or NOTHING."},
     {"take_many", reader_take_many_method, METH_O,
-     "take_many($self, most, /)\n--\n\nReturn up to `most` items; an error waits until what came before it is taken."},
+     "take_many($self, most, /)\n--\n\n"
+     "Return up to `most` items; an error is raised by the next call if items were taken before it."},
     {"move", FAST(reader_move_method), METH_FASTCALL,
-     "move($self, offset, sequence, /)\n--\n\nStand at this record boundary and store it in the cursor."},
+     "move($self, offset, sequence, /)\n--\n\nMove to this record boundary and store it in the cursor."},
     {"move_from", FAST(reader_move_from_method), METH_FASTCALL,
-     "move_from($self, expected, offset, sequence, /)\n--\n\nMove only if still at the expected offset; tell whether."},
+     "move_from($self, expected, offset, sequence, /)\n--\n\n"
+     "Move only if still at the expected offset; return whether it moved."},
     {"bind", FAST(py_bind), METH_FASTCALL, "bind($self, segment, begin, /)\n--\n\nRead from this map."},
-    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\nLet go of the segment; advance is asked for another."},
+    {"unbind", py_unbind, METH_NOARGS, "unbind($self, /)\n--\n\n"
+     "Release the segment; the next call asks `advance` for another one."},
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
-     "Let threads sleep for more where they receive, having watched for so long, and count them."},
-    {"notify_capacity", py_tell_room, METH_O,
-     "notify_capacity($self, notify, /)\n--\n\nCall this when the cursor moved and event loops wait for room."},
-    {"hold", reader_hold_method, METH_NOARGS,
-     "hold($self, /)\n--\n\nKeep what is handed out until it is acknowledged; the cursor follows the oldest."},
+     "Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in "
+     "*sleepers*. That saves the cost of Python calls."},
+    {"notify_capacity", py_notify_capacity, METH_O,
+     "notify_capacity($self, notify, /)\n--\n\n"
+     "Call this when the cursor moved and event loops wait for capacity."},
+    {"track_acks", reader_track_acks_method, METH_NOARGS,
+     "track_acks($self, /)\n--\n\nTrack acknowledgements: from now on the cursor stores the oldest unacknowledged message."},
     {"share", FAST(reader_share_method), METH_FASTCALL,
-     "share($self, group, owner, lease, tend, /)\n--\n\nTake what no other member of a group has, each message for so many ns."},
-    {"place_of", FAST(reader_place_of_method), METH_FASTCALL,
-     "place_of($self, offset, token, /)\n--\n\nReturn the number of the entry of one that is outstanding since that call; -1 if it is not."},
+     "share($self, group, owner, lease, tend, /)\n--\n\n"
+     "Take messages that no other member of the group has claimed, each one for *lease* ns. *tend* is called when "
+     "an entry is due, or another member has the lock for too long; nothing is taken if it returns False."},
+    {"entry_number", FAST(reader_entry_number_method), METH_FASTCALL,
+     "entry_number($self, offset, token, /)\n--\n\n"
+     "Return the entry number of an outstanding delivery; -1 if it is not outstanding."},
     {"refused", reader_refused_method, METH_O,
-     "refused($self, offset, /)\n--\n\nReturn (sequence, attempt, token) of one that did not decode, and is ours; None if there is none."},
+     "refused($self, offset, /)\n--\n\n"
+     "Return (sequence, attempt, token) of a claim of this member that did not decode; None if there is none."},
     {"take_lost", reader_take_lost_method, METH_NOARGS,
-     "take_lost($self, /)\n--\n\nReturn, once, offset and token of what was to be acknowledged and is not ours any more."},
-    {"must_wake", reader_must_tell_method, METH_NOARGS,
-     "must_wake($self, /)\n--\n\nReturn, once, whether others may wait for what was acknowledged here, or something was lost."},
-    {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\nAcknowledge the oldest ones outstanding; False, and nothing changed, if there are fewer."},
+     "take_lost($self, /)\n--\n\n"
+     "Return, once, offset and token of the deliveries that were to be acknowledged but whose claim was lost."},
+    {"must_wake", reader_must_wake_method, METH_NOARGS,
+     "must_wake($self, /)\n--\n\n"
+     "Return, once, whether other processes may wait for what was acknowledged here, or a claim was lost."},
+    {"ack", reader_ack_method, METH_O, "ack($self, count, /)\n--\n\n"
+     "Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."},
     {"nack", reader_nack_method, METH_O,
-     "nack($self, count, /)\n--\n\nLet the newest ones outstanding come again, None: all; False, and nothing changed, if there are fewer."},
+     "nack($self, count, /)\n--\n\n"
+     "Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."},
     {"acknowledge", FAST(reader_acknowledge_method), METH_FASTCALL,
-     "acknowledge($self, offset, token, /)\n--\n\nAcknowledge one that is outstanding since that call; False if it is not."},
-    {"give_back", FAST(reader_give_back_method), METH_FASTCALL,
-     "give_back($self, offset, token, due, counted, /)\n--\n\nLet one come again, not before *due*; False if it is not outstanding since that call."},
+     "acknowledge($self, offset, token, /)\n--\n\n"
+     "Acknowledge one delivery, identified by offset and token; False if it is not outstanding."},
+    {"redeliver", FAST(reader_redeliver_method), METH_FASTCALL,
+     "redeliver($self, offset, token, due, counted, /)\n--\n\n"
+     "Redeliver one message, not before *due*; False if it is not outstanding."},
     {"outlook", reader_outlook_method, METH_NOARGS,
      "outlook($self, /)\n--\n\n"
-     "Return (how many are outstanding, offset, sequence of the cursor if they are acknowledged); None if older ones come again."},
+     "Return (how many are outstanding, offset, sequence of the cursor once they are acknowledged). None if an "
+     "older message is to be redelivered: then there is no such log position."},
     {"acknowledge_before", reader_acknowledge_before_method, METH_O,
-     "acknowledge_before($self, offset, /)\n--\n\nAcknowledge whatever is held and begins before an offset."},
-    {"give_back_all", reader_give_back_all_method, METH_NOARGS,
-     "give_back_all($self, /)\n--\n\nLet everything come again that is outstanding; that attempt does not count."},
+     "acknowledge_before($self, offset, /)\n--\n\nAcknowledge every delivery that begins before an offset."},
+    {"redeliver_all", reader_redeliver_all_method, METH_NOARGS,
+     "redeliver_all($self, /)\n--\n\nRedeliver everything outstanding; the attempt is not counted."},
     {"coming", reader_coming_method, METH_O,
-     "coming($self, most, /)\n--\n\nReturn (offset, sequence) of what comes again now, up to so many."},
-    {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget what is held: the cursor goes where the next new one begins."},
-    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\nRelease every map, or, if this thread is inside or another one waits, when that call returns. There is "
-     "nothing to take any more. Return whether something was given back."},
+     "coming($self, most, /)\n--\n\n"
+     "Return (offset, sequence) of at most *most* messages that are ready to be redelivered."},
+    {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget all deliveries: the cursor moves to the next new message."},
+    {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\n"
+     "Release every map now or, if this thread is in a call, when it returns. Nothing can be taken after that. "
+     "Returns whether any claim was returned to the ring."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
     {"offset", get_offset, NULL, "Where the next record begins.", NULL},
-    {"may_have_more", get_may_have_more, NULL, "Whether the log does not end at our offset, or the channel is sealed.", NULL},
-    {"sequence", get_sequence, NULL, "Number of the next message.", NULL},
-    {"outstanding", get_outstanding, NULL, "How many are held and neither acknowledged nor given back.", NULL},
-    {"ready", get_ready, NULL, "How many come again now, before anything new.", NULL},
-    {"full", get_full, NULL, "Whether nothing new can be handed out before something is acknowledged.", NULL},
-    {"next_due", get_next_due, NULL, "When the next delayed one comes again, in ns of the monotonic clock; 0 if none is delayed.", NULL},
-    {"drained", get_drained, NULL, "Whether the channel is sealed, and nothing is held.", NULL},
+    {"may_have_more", get_may_have_more, NULL, "Whether the log does not end at the current offset, or the channel is sealed.", NULL},
+    {"sequence", get_sequence, NULL, "Number of the next message: its sequence.", NULL},
+    {"outstanding", get_outstanding, NULL, "How many deliveries are outstanding: neither acknowledged nor redelivered.", NULL},
+    {"ready", get_ready, NULL, "How many messages are ready to be redelivered before new ones.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be handed out before a delivery is acknowledged.", NULL},
+    {"next_due", get_next_due, NULL, "When the next delayed message is redelivered, in ns of the monotonic clock; 0 if none is delayed. For a "
+     "group member: when a member must check the claims of the group.", NULL},
+    {"drained", get_drained, NULL, "Whether the channel is sealed, and no delivery is unacknowledged.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot slots[] = {

@@ -13,7 +13,7 @@ from ..._shell_quoting import shell_words
 
 @final
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Advice:
+class Suggestion:
     """One finding."""
 
     severity: Severity
@@ -35,7 +35,7 @@ class Part:
 
     name: str
     found: str
-    advice: Advice | None = None
+    advice: Suggestion | None = None
 
 
 @final
@@ -52,4 +52,4 @@ class ExaminedChannel:
         return shell_words("filechannel", *words, self.watch.path, *last)
 
 
-Check: TypeAlias = Callable[[ExaminedChannel], Iterator[Advice]]
+Check: TypeAlias = Callable[[ExaminedChannel], Iterator[Suggestion]]
