@@ -195,7 +195,7 @@ async def test_closing_waits_for_running_flushes(path: Path, gate: Gate) -> None
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_closing_waits_for_what_a_cancelled_task_left_behind(path: Path, gate: Gate) -> None:
-    """A flush whose task was cancelled is still running in its thread; closing waits for it."""
+    """`close` waits for a flush in a thread whose task was cancelled."""
     channel = await open_channel(path, int)
     with channel.sender() as tx:
         await tx.send(1)

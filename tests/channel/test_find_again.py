@@ -22,20 +22,20 @@ JUMP = 1 << 40
 
 
 async def fill(channel: FileChannel[int]) -> list[LogPosition]:
-    """Send messages; return the place of each, and the end."""
+    """Send messages; return the log position of each, and the end."""
     with channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(COUNT)]
     return [LogPosition(offset, number) for number, offset in enumerate([*offsets, channel.statistics().write_offset])]
 
 
 async def find(channel: FileChannel[int], offset: int, sequence: int) -> tuple[int, int] | None:
-    """Look for a place, off the event loop."""
+    """Look up a log position in a thread."""
     found = await run_sync(channel.find_again, LogPosition(Offset(offset), sequence))
     return None if found is None else (found.offset, found.sequence)
 
 
 async def test_every_position_is_found(path: Path) -> None:
-    """From the first message to behind the last, across many segments."""
+    """Every log position is found, from the first message to the end, across many segments."""
     async with open_channel(path, int, options=SMALL) as channel:
         places = await fill(channel)
         for offset, sequence in [*places[::37], places[-1]]:
@@ -43,7 +43,7 @@ async def test_every_position_is_found(path: Path) -> None:
 
 
 async def test_a_position_that_never_existed_is_none(path: Path) -> None:
-    """Inside a message, behind the end, or with the sequence of another one."""
+    """A lookup of an offset inside a message, behind the end, or with the sequence of another message returns None."""
     async with open_channel(path, int, options=SMALL) as channel:
         places = await fill(channel)
         middle, end = places[COUNT // 2], places[-1]
@@ -55,7 +55,7 @@ async def test_a_position_that_never_existed_is_none(path: Path) -> None:
 
 
 async def test_a_position_that_was_reclaimed_is_itself(path: Path) -> None:
-    """A reader that resumes there gets the number it missed; an impossible sequence is None."""
+    """A lookup of a reclaimed position returns it, so that a reader there gets the number it missed."""
     async with open_channel(path, int, options=SMALL) as channel:
         places = await fill(channel)
         await channel.purge()
@@ -64,7 +64,7 @@ async def test_a_position_that_was_reclaimed_is_itself(path: Path) -> None:
 
 
 async def test_a_position_that_is_being_reclaimed_is_itself(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A purge between two lookups does not make it one that never existed."""
+    """A purge between two lookups does not make a position look as if it never existed."""
     async with open_channel(path, int, options=SMALL) as channel:
         places, store = await fill(channel), channel._store
         latest = store.lookup.latest
@@ -81,7 +81,7 @@ async def test_a_position_that_is_being_reclaimed_is_itself(path: Path, monkeypa
 
 
 async def test_a_position_lost_in_a_power_cut_becomes_the_next_one(path: Path, boots: Boots) -> None:
-    """A position behind the cut existed: a reader at it resumes with the first message since."""
+    """A lookup of a position behind the cut of a power cut returns the first message since."""
     async with open_channel(path, int) as channel:
         places = await fill(channel)
         await channel.flush()

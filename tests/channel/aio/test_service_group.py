@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: int) -> None:
-    """A free member gets the next; at the end of a sealed channel all of them end."""
+    """A free member handles the next message; at the end of a sealed channel all members end."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         await channel.seal()
@@ -45,7 +45,7 @@ async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: 
 
 
 async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
-    """After a failure any member may retry, and when the attempts are used up there is one letter."""
+    """After a failure any member may retry; when the attempts are used up there is one dead letter."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 20)
         await channel.seal()
@@ -70,7 +70,7 @@ async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
 
 
 async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
-    """Neither one that is cancelled, nor one whose grace is over; a failure between two attempts does count."""
+    """A cancelled handler and one whose grace is over count no attempt; a failure between two attempts does."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         entered = anyio.Event()
@@ -98,7 +98,7 @@ async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
 
 
 async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
-    """A handler, or a pause between two attempts, that takes several leases keeps its message."""
+    """A handler, or a pause between two attempts, that outlasts several leases keeps its message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         slow, other, gate = Book(), Book(), anyio.Event()
@@ -119,7 +119,7 @@ async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
 
 
 async def test_a_message_that_every_attempt_leaves_unfinished(path: Path) -> None:
-    """After its last delivery it becomes a dead letter without another attempt: it may be what kills the handlers."""
+    """A message whose last delivery ends unfinished becomes a dead letter without another attempt."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1)
         await channel.seal()
@@ -140,7 +140,7 @@ async def test_a_message_that_every_attempt_leaves_unfinished(path: Path) -> Non
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_a_message_that_does_not_decode_has_one_letter(path: Path, concurrency: int) -> None:
-    """The member that came to it writes it, and acknowledges the message."""
+    """An undecodable message becomes one dead letter, written by the member that received it."""
     await mixed(path)
     async with open_channel(path, Order) as channel, graveyard(path) as (dead, box):
         got = list[int]()
@@ -182,7 +182,7 @@ async def test_a_single_undecodable_message_becomes_a_letter_while_others_wait(p
 
 
 async def test_a_paused_member_leaves_everything_to_the_others(path: Path) -> None:
-    """Also what it failed on before; resumed, it takes part again."""
+    """Other members handle what a paused member leaves, also what failed in it; after `resume` it takes part again."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         first, second = Book(), Book()
@@ -200,7 +200,7 @@ async def test_a_paused_member_leaves_everything_to_the_others(path: Path) -> No
 
 
 async def test_a_name_is_single_or_a_group(path: Path) -> None:
-    """One cannot be served as the other."""
+    """A single consumer name cannot be served as a group, nor a group as a single consumer."""
     async with open_channel(path, int) as channel:
         channel.serve(Book(), name="one").close()
         channel.serve(Book(), name="many", group=True).close()
