@@ -214,8 +214,7 @@ async def test_a_large_batch_raises_what_could_not_be_flushed(path: Path, gate: 
 
 
 async def test_every_so_many_messages(path: Path, disk: Disk) -> None:
-    """With a count, the position on disk is behind by at most that many messages and those received during the flush.
-    """
+    """With a count, the flushed position is behind by that many messages and those received during the flush."""
     async with open_channel(path, int, options=options(10)) as channel, channel.sender() as tx:
         await tx.send_many(range(100))
         with channel.receiver("a") as rx:
@@ -418,8 +417,7 @@ async def test_processing_waits_for_the_disk_under_fsync(path: Path, disk: Disk)
 
 
 async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Path, gate: Gate) -> None:
-    """A `processing` block that is cancelled during its flush has acked its message; the cancellation comes afterwards.
-    """
+    """A `processing` block that is cancelled during its flush has acked its message, and is cancelled afterwards."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
@@ -443,8 +441,7 @@ async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Pat
 
 
 async def test_a_loop_of_processing_that_flushes_can_be_cancelled(path: Path) -> None:
-    """In a loop of `processing` each block acks its message, and the next one is cancelled; nothing stays outstanding.
-    """
+    """In a loop of `processing` each block acks its message, and the next one can be cancelled."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10_000))
         done = 0

@@ -238,8 +238,7 @@ async def test_unsubscribe_ends_the_wait_of_tasks(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
 async def test_unsubscribe_never_takes_the_name_of_another(path: Path, kind: str) -> None:
-    """A receiver that was closed before `unsubscribe` removed its name leaves the name, which may have another owner.
-    """
+    """`unsubscribe` of a receiver that was closed during it does not remove the name, which may have another owner."""
     async with open_channel(path, int) as channel:
         with getattr(channel, kind)("a") as rx:
             subscription = rx._subscription

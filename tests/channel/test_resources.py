@@ -35,8 +35,7 @@ async def files_of(path: Path) -> list[str]:
 
 
 async def test_a_closed_channel_holds_nothing(path: Path) -> None:
-    """A closed channel holds no map and no descriptor, whatever it was used for, and although it is still referenced.
-    """
+    """A closed channel holds no map and no descriptor, whatever it was used for, although it is still referenced."""
     async with open_channel(path, bytes, options=ChannelOptions(segment_size=65536)) as channel:
         tx, rx = channel.sender(), channel.receiver("fan-out")
         acked, group = channel.ack_receiver("acked"), channel.group("group")

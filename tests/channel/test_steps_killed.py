@@ -32,8 +32,7 @@ def test_a_chain_may_die_at_every_call(durability: str, which: str) -> None:
 
 @DURABILITIES
 def test_a_step_may_die_at_every_line(durability: str) -> None:
-    """After a kill at every few lines of a step, and of the first step of a process, every input has its outputs once.
-    """
+    """After a kill at every few lines of a step, also of the first of a process, every input has its outputs once."""
     assert _run("every-line", durability, "1", "41" if PURE else "13", timeout=1800) > 20
 
 

@@ -195,8 +195,7 @@ def test_an_input_that_lost_its_end_continues(memory: Path, boots: Boots) -> Non
 
 
 def test_an_output_that_lost_its_end_loses_the_position_with_it(memory: Path, boots: Boots) -> None:
-    """If an output lost its end and the cursor was not flushed, inputs are received again and outputs are stored once.
-    """
+    """If an output lost its end and the cursor was not flushed, inputs are received again, and outputs stored once."""
     cursor = memory / "a" / "consumers" / "first.cursor"
     with chain(memory, Durability.OS) as it:
         it.subscription.send_many(range(12))

@@ -25,7 +25,7 @@ def copy(path: Path) -> Path:
 
 
 def test_verify_and_doctor_report_it(copy: Path) -> None:
-    """Both end with exit code 1, and name the command that repairs it."""
+    """`verify` and `doctor` end with exit code 1, and name the command that repairs the copy."""
     verified, diagnosed = run("verify", copy, code=1).stdout, run("doctor", copy, code=1).stdout
     for text in (verified, diagnosed):
         assert "not readable until repaired" in " ".join(text.split())

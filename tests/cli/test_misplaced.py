@@ -67,7 +67,7 @@ def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kin
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind: str) -> None:
-    """It is removed by its name, like a damaged one; only a directory, which may have content, is left to its owner."""
+    """`consumers remove` removes a consumer whose file is something else, unless it is a directory."""
     consumed(path)
     replace(path / "consumers" / "slow.cursor", kind)
     if kind == "a directory":
@@ -79,7 +79,7 @@ def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_producer_whose_file_is_something_else_is_reported(path: Path, kind: str) -> None:
-    """It keeps all data until it is repaired: what its records say must not be deleted with them."""
+    """A producer whose file is something else is reported, and all data is kept until it is repaired."""
     consumed(path)
     run("consumers", "remove", path, "slow", "--yes")
     run("consumers", "remove", path, "team", "--yes")
@@ -96,7 +96,7 @@ def test_a_producer_whose_file_is_something_else_is_reported(path: Path, kind: s
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_index_that_is_something_else_is_reported(path: Path, kind: str) -> None:
-    """Nothing is lost; a repair puts it aside."""
+    """An index that is something else is reported, and a repair quarantines it."""
     fill(path, 1000)
     first = min((path / "segments").glob("*.seg")).with_suffix(".idx")
     first.unlink(missing_ok=True)
@@ -117,7 +117,7 @@ def test_an_index_that_is_something_else_is_reported(path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("name", ["segments", "consumers", "producers", "wake", "quarantine", "staging"])
 def test_a_directory_that_is_a_link_is_a_finding(path: Path, name: str) -> None:
-    """Of `doctor` and `verify`, with what to do; other channels are looked at as well, and no repair touches it."""
+    """`doctor` and `verify` report a directory that is a link, and no repair changes it."""
     consumed(path)
     other = fill(path.with_name("other"), 10)
     elsewhere = path.with_name("elsewhere")
@@ -169,7 +169,7 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
 
 @pytest.mark.parametrize(("count", "told"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
 def test_quarantined_files_are_counted(path: Path, count: int, told: str) -> None:
-    """They are reported in a note, which is not a finding."""
+    """`doctor` and `verify` count quarantined files in a note, which is not a finding."""
     fill(path, 10)
     (path / "quarantine").mkdir(mode=0o700)
     for number in range(count):
