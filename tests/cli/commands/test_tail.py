@@ -35,7 +35,7 @@ def test_the_last_messages(channel: Path) -> None:
 
 
 def test_each_line_says_where_it_was(channel: Path) -> None:
-    """With `--offsets` each line has an offset at which `tail` can begin."""
+    """Each JSON line of `tail` has an offset at which another `tail` can begin."""
     (last,) = lines(channel, "-n", 1)
     assert last["value"] == {"id": 99, "sku": "pen", "qty": 1}
     assert lines(channel, "--from", last["offset"]) == [last]
