@@ -211,7 +211,7 @@ def test_the_free_list_makes_space_for_a_group(disk_in_memory: Path) -> None:
 
 
 def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
-    """They are what may free space."""
+    """Options can be changed on a full disk, because that may free space."""
     with opened(disk / "channel") as store:
         _fill(store, 1000)
         capacity = Capacity(max_messages=5)

@@ -139,7 +139,7 @@ def test_what_was_never_flushed_is_known_while_the_machine_runs(path: Path, dama
 def test_what_was_never_flushed_is_not_missed_after_a_power_cut(
     path: Path, boots: Boots, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was not acknowledged: the log ends before it, and reports nothing that may never have been on disk."""
+    """After a power cut messages that were never flushed are not reported as missing."""
     with opened(path) as store:
         _send(store, 20)
         begin = store.segments.begins[-1]
@@ -208,7 +208,7 @@ def test_a_purged_channel_misses_nothing(
 
 
 def test_a_consumer_in_a_lost_tail_gets_an_error(path: Path, come_back: Callable[[Path], Path]) -> None:
-    """It keeps its position, and so gets the error; one that had read everything continues."""
+    """A consumer in a lost tail keeps its position and gets the error, and one at the end continues."""
     with opened(path) as store:
         messages = _send(store, 20)
         for name, count in (("inside", 19), ("at the end", 20)):

@@ -61,7 +61,7 @@ def _quarantine(path: Path) -> list[str]:
 def test_a_name_that_never_reached_the_disk_misses_nothing(
     path: Path, boots: Boots, left: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It starts at the oldest message, with a warning; a copy, or the same boot, has no such excuse."""
+    """A name whose file never reached the disk starts at the oldest message with a warning, but only after a reboot."""
     with opened(path) as store:
         _send(store, 5)
         store.cursors.open("single")
@@ -391,7 +391,7 @@ def _consume(store: Store, count: int) -> None:
 
 
 def test_a_consumer_resumes_where_it_was(path: Path, boots: Boots) -> None:
-    """A position that still exists stays."""
+    """A consumer whose position still exists resumes there."""
     with opened(path) as store:
         messages = _send(store, 10)
         _consume(store, 4)
@@ -404,7 +404,7 @@ def test_a_consumer_resumes_where_it_was(path: Path, boots: Boots) -> None:
 
 
 def test_a_consumer_beyond_the_cut_has_seen_all_that_is_left(path: Path, boots: Boots) -> None:
-    """It misses nothing of what is sent afterwards."""
+    """A consumer beyond the cut gets everything that is sent afterwards."""
     with opened(path, LARGE) as store:
         messages = _send(store, 10)
         _consume(store, 8)
@@ -447,7 +447,7 @@ def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
 
 
 def test_one_lost_checkpoint_costs_nothing(path: Path, boots: Boots) -> None:
-    """If the newest is damaged recovery starts from the one before it."""
+    """If the newest checkpoint is damaged, recovery starts from the one before."""
     with opened(path) as store:
         messages = _send(store, 5)
         store.flusher.flush()

@@ -143,7 +143,7 @@ def test_the_name_of_a_segment_is_evidence(path: Path) -> None:
 
 
 def test_a_compressed_segment_around_an_old_tail_is_evidence(path: Path) -> None:
-    """It was flushed and published before it was compressed."""
+    """A compressed segment beyond an old tail was flushed and published, and is kept."""
     more = [b"the same again " * 50] * 20
 
     def fill_and_compress(store: Store) -> None:
@@ -258,7 +258,7 @@ def test_an_old_slot_of_a_producer_is_not_believed(path: Path) -> None:
 def test_a_consumer_without_content_starts_at_the_oldest_message(
     path: Path, left: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a reboot: its file never reached the disk. It does not stay damaged, which would block reclaiming."""
+    """A consumer file without content is not damage, and the consumer starts at the oldest message."""
 
     def register(store: Store) -> None:
         _send(store, 5, 10)
@@ -404,7 +404,7 @@ def test_a_live_process_proves_that_the_page_is_current(path: Path) -> None:
 
 
 def test_an_interrupted_recovery_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is disowned before anything else is changed."""
+    """If a recovery is interrupted the next open repeats it, because it disowns the page first."""
     _stale_page(path, lambda store: _send(store, 5, 10))
 
     with monkeypatch.context() as patch:
@@ -415,7 +415,7 @@ def test_an_interrupted_recovery_is_repeated(path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_checkpoint_beyond_the_tail_is_evidence(path: Path) -> None:
-    """The checkpoint is flushed, and the page was not."""
+    """A checkpoint beyond the tail shows that the page is old, because the checkpoint is flushed."""
     with opened(path) as store:
         _send(store, 0, 5)
         end = store.control.tail()
@@ -510,7 +510,7 @@ class _Watched(Files):
 
 
 def test_a_read_only_open_looks_at_the_segments_once(tmp_path: Path) -> None:
-    """It maps none of them if nothing lies beyond the tail, and does not list them again."""
+    """A read-only open with nothing beyond the tail maps no segment and lists them once."""
     with opened(tmp_path / "channel") as store:
         store.log.append([b"one"])
     files = _Watched()
@@ -522,7 +522,7 @@ def test_a_read_only_open_looks_at_the_segments_once(tmp_path: Path) -> None:
 
 
 def test_a_check_without_a_map_distinguishes_zeros_from_records(tmp_path: Path) -> None:
-    """A missing file says nothing."""
+    """Without a map, a check of a segment tells zeros from records."""
     with opened(tmp_path / "channel") as store:
         store.log.append([b"one"])
         [begin] = store.segments.begins
