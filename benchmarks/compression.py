@@ -135,17 +135,17 @@ def _compressing(channel: FileChannel[Order], send: Round) -> Round:
     store = channel._store
 
     async def both() -> float:
-        stopped, begun = Event(), Event()
+        stopped, started = Event(), Event()
 
         def maintain() -> None:
             while not stopped.is_set():
                 compress_step(store)
-                begun.set()
+                started.set()
                 stopped.wait(0.01)
 
         thread = Thread(target=maintain, daemon=True)
         thread.start()
-        begun.wait()
+        started.wait()
         elapsed = await send()
         stopped.set()
         thread.join()

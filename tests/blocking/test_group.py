@@ -102,17 +102,17 @@ def test_an_expired_lease_is_noticed_by_a_waiting_thread(path: Path) -> None:
             for _ in range(TRIES):
                 tx.send(1)
                 late = slow.receive_delivery()
-                begun = time.monotonic()
+                started = time.monotonic()
                 again = other.receive_delivery(timeout=60)
-                assert time.monotonic() - begun > 0.04
+                assert time.monotonic() - started > 0.04
                 assert (again.value, again.attempt) == (1, 2)
                 with pytest.raises(LeaseExpiredError):
                     late.ack()
-                if time.monotonic() - begun < 0.5:
+                if time.monotonic() - started < 0.5:
                     break
                 again.ack()
             else:
-                pytest.fail("it was not due before everybody looks")
+                pytest.fail("the lease did not expire before every waiter checks")
 
 
 def test_a_timeout_counts_while_others_have_something(path: Path) -> None:
@@ -175,7 +175,7 @@ def test_threads_share_the_work(path: Path) -> None:
                 rx.receive()
 
 
-@pytest.mark.skipif(PURE, reason="nobody else can have the lock")
+@pytest.mark.skipif(PURE, reason="no other process can hold the lock")
 def test_a_group_lock_that_is_held_is_waited_for(path: Path) -> None:
     """While the group lock is held, a call that may not wait raises, and a receive waits for the lock."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
@@ -264,14 +264,14 @@ def test_the_lock_holder_that_advances_the_ring_wakes_waiters(path: Path) -> Non
         tx.send_many(range(GROUP_ENTRIES + 1))
         with channel.group("g") as rx, channel.group("g") as other:
             assert len(rx.receive_many(GROUP_ENTRIES)) == GROUP_ENTRIES
-            group, told = channel._store.cursors._open["g"], list[int]()
+            group, notified = channel._store.cursors._open["g"], list[int]()
             assert isinstance(group, Group)
-            handle(channel._store.events.ring_freed, lambda: told.append(1))
+            handle(channel._store.events.ring_freed, lambda: notified.append(1))
 
             def ack() -> None:
                 rx.ack()
-                assert not told
+                assert not notified
 
             group._locked(ack)
-            assert told == [1]
+            assert notified == [1]
             assert other.receive_nowait() == GROUP_ENTRIES

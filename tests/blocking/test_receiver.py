@@ -227,10 +227,10 @@ def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
     """Only the waiter of the closed clone gets an error."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         clone = rx.clone()
-        with in_thread(rx.receive) as receiving, in_thread(clone.receive) as told:
+        with in_thread(rx.receive) as receiving, in_thread(clone.receive) as closed_one:
             until(lambda: channel.statistics().waiters == 2)
             clone.close()
-            assert isinstance(told.exception(60), ClosedResourceError)
+            assert isinstance(closed_one.exception(60), ClosedResourceError)
             assert not receiving.done()
             tx.send(1)
             assert receiving.result(60) == 1
@@ -346,10 +346,10 @@ def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
         for thread in threads:
             thread.start()
         until(lambda: channel.statistics().waiters >= 9)
-        begun = time.monotonic()
+        started = time.monotonic()
         while progress < 1_000_000:
             progress += 1
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
         with channel.sender() as tx:
             tx.send(7)
         for thread in threads:
@@ -372,7 +372,7 @@ def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
     """With a long *spin* a timeout, a close and a message are still noticed in time."""
     with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.sender() as tx:
         rx = channel.receiver()
-        begun = time.monotonic()
+        started = time.monotonic()
         for timeout in (0, 0.01):
             with pytest.raises(TimeoutError):
                 rx.receive(timeout)
@@ -393,7 +393,7 @@ def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
         with in_thread(rx.receive) as receiving:
             rx.close()
             assert isinstance(receiving.exception(30), ClosedResourceError)
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
 
 
 def test_a_timeout_is_not_doubled_by_spinning(path: Path) -> None:

@@ -100,7 +100,7 @@ async def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
         clone = rx.clone()
         got = list[int]()
 
-        async def told() -> None:
+        async def wait_for_error() -> None:
             with pytest.raises(ClosedResourceError):
                 await rx.receive()
 
@@ -108,7 +108,7 @@ async def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
             got.append(await clone.receive())
 
         async with anyio.create_task_group() as group:
-            group.start_soon(told)
+            group.start_soon(wait_for_error)
             group.start_soon(receive)
             await anyio.wait_all_tasks_blocked()
             rx.close()

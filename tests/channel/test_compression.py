@@ -84,7 +84,7 @@ async def test_segments_are_compressed_automatically(path: Path) -> None:
 
 async def test_peeking_and_seeking_work(path: Path) -> None:
     """In compressed segments `peek` works, and seeks by offset, sequence and time, back and forth."""
-    begun = datetime.now(UTC)
+    started = datetime.now(UTC)
     async with open_channel(path, Order, options=SMALL) as channel:
         await _fill(channel)
         with channel.receiver() as rx:
@@ -97,9 +97,9 @@ async def test_peeking_and_seeking_work(path: Path) -> None:
                 assert (record.value, record.sequence, record.offset) == (ORDERS[number], number, offset)
                 with pytest.raises(ValueError, match="no record begins"):
                     await rx.seek(offset + 1)
-            await rx.seek(begun)
+            await rx.seek(started)
             assert await rx.receive() == ORDERS[0]
-        with channel.replay(start=begun) as history:
+        with channel.replay(start=started) as history:
             assert [order async for order in history] == ORDERS
 
 

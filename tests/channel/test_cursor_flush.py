@@ -173,16 +173,16 @@ async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asy
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10_000))
         taken: list[int] = []
-        begun = asyncio.Event()
+        started = asyncio.Event()
         with channel.receiver("a") as rx:
 
             async def receive() -> None:
                 while True:
                     taken.append(await rx.receive())
-                    begun.set()
+                    started.set()
 
             task = asyncio.create_task(receive())
-            await begun.wait()
+            await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task

@@ -69,7 +69,7 @@ def test_a_sleeping_thread_notices_everything(path: Path, spin: float) -> None:
         seconds.append([after for _, after in found])
         if all(min(tries) < SOON for tries in zip(*seconds, strict=True)):
             return
-    pytest.fail(f"nobody is woken soon: {seconds}")
+    pytest.fail(f"no thread is woken soon: {seconds}")
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05, 1.2])

@@ -29,7 +29,7 @@ from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.compressing import compress_all
 from tests.storage.conftest import background, boots
-from tests.storage.lives import _let_go_of_processes
+from tests.storage.lives import _release_processes
 from tests.storage.power import Directory, Image, PowerFiles
 
 __all__ = ["background", "boots"]
@@ -111,7 +111,7 @@ class Life:
             store, channel._closed = channel._store, True
             store.cursors.close_all()
             store.segments.close()
-            _let_go_of_processes(store, self._files)
+            _release_processes(store, self._files)
             self._files.close(store._directory.descriptor)
         STORES._open.clear()
         self._files.stop_watching()

@@ -39,8 +39,10 @@ def test_verify_and_doctor_report_it(copy: Path) -> None:
 
 def test_info_shows_it(copy: Path) -> None:
     """The number of messages behind the damage is a line of its own, and a field in JSON."""
-    result, told = run("info", copy), report("info", copy)["unreachable"]
-    assert f"{told['messages']:,} messages in {told['segments']} segments behind the damage" in result.stdout
+    result, unreachable = run("info", copy), report("info", copy)["unreachable"]
+    assert (
+        f"{unreachable['messages']:,} messages in {unreachable['segments']} segments behind the damage" in result.stdout
+    )
     assert f"of {SENT:,} ever sent" in result.stdout
     assert report("info", copy.with_name("orders"))["unreachable"] is None
 

@@ -157,9 +157,9 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
         blocking.open_channel(path, Order)
     assert advice in str(refused.value)
     assert "filechannel repair" not in str(refused.value)
-    told = run("verify", path, code=1).stdout
-    assert advice in told
-    assert "filechannel repair" not in told
+    output = run("verify", path, code=1).stdout
+    assert advice in output
+    assert "filechannel repair" not in output
     (channel,) = report("doctor", path, code=1)["channels"]
     assert [each["mend"] for each in channel["advice"] if each["severity"] != "note"] == [advice]
     assert advice in error("repair", path, "--apply")
@@ -167,8 +167,8 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
     assert len(orders(path)) == 10
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
-def test_quarantined_files_are_counted(path: Path, count: int, told: str) -> None:
+@pytest.mark.parametrize(("count", "output"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
+def test_quarantined_files_are_counted(path: Path, count: int, output: str) -> None:
     """`doctor` and `verify` count quarantined files in a note, which is not a finding."""
     fill(path, 10)
     (path / "quarantine").mkdir(mode=0o700)
@@ -176,4 +176,4 @@ def test_quarantined_files_are_counted(path: Path, count: int, told: str) -> Non
         (path / "quarantine" / f"{number}-x.seg").write_bytes(b"old")
         (path / "quarantine" / f"{number}-x.seg.json").write_text("{}")
     [finding] = report("verify", path)["findings"]
-    assert finding["what"].startswith(told)
+    assert finding["what"].startswith(output)

@@ -222,8 +222,8 @@ def test_the_kinds_of_control_records_are_those_of_the_page() -> None:
     """The first byte of a control record is the kind on the page, and the seal is always the same."""
     kinds = [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]]
     assert kinds == [layout.SEAL, bytes([layout.TRANSACTION]), bytes([layout.SINK])]
-    told = f"{layout.TRANSACTION}: a transaction; {layout.SINK}: a numbered batch"
-    assert told == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
+    meaning = f"{layout.TRANSACTION}: a transaction; {layout.SINK}: a numbered batch"
+    assert meaning == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
 
 
 def test_the_examples_are_records(impl: SimpleNamespace) -> None:

@@ -352,8 +352,8 @@ class WriterRun:
         watch = None if watched is None else partial(self.watch, watched)
         directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
         try:
-            told = partial(self.calls.append, "told")
-            self.writer.prepare_next(number, self.segments[-1], *arguments, told, watch, directory)
+            notify = partial(self.calls.append, "notify")
+            self.writer.prepare_next(number, self.segments[-1], *arguments, notify, watch, directory)
         finally:
             os.close(directory)
 
@@ -547,7 +547,7 @@ def test_the_next_segment_is_begun_by_either_implementation(impl: SimpleNamespac
     assert run.writer.pending_roll == (1, bytes(run.segments[1][:SEGMENT_HEADER_SIZE]))
     assert run.calls == []
     assert run.writer.append(b"second") == 105
-    assert run.calls == ["told"]
+    assert run.calls == ["notify"]
 
 
 class ReaderRun:

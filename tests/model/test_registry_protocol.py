@@ -13,7 +13,7 @@ def check(protocol: RegistryProtocol) -> int:
     """Check everything; the number of states."""
     machine = Machine(protocol)
     graph = explore(machine, limit=2_000_000)
-    graph.require_reachable("everybody is put somewhere", machine.is_final)
+    graph.require_reachable("every consumer has a position", machine.is_final)
     return len(graph)
 
 

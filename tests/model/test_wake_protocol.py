@@ -17,7 +17,7 @@ def check(protocol: WakeProtocol) -> int:
     """Check everything; the number of states."""
     machine = Machine(protocol)
     graph = explore(machine, limit=2_000_000)
-    graph.require_reachable("everybody receives everything", machine.is_final)
+    graph.require_reachable("every waiter receives everything", machine.is_final)
     return len(graph)
 
 
@@ -112,7 +112,7 @@ def test_mutant_waiter_without_a_fence_where_loads_overtake_swaps(waiter: str) -
 def test_mutant_publisher_without_a_fence() -> None:
     """If the publisher unlocks by a plain store, it may read the wake word before its offset is visible."""
     found = violation(WakeProtocol(names=("P1", "thread"), messages=(1,), publisher_unlocks_by_swap=False))
-    assert found.trace.index("P1 looks at wake: nobody waits") < found.trace.index("P1 makes write_offset = 1 visible")
+    assert found.trace.index("P1 looks at wake: no waiter") < found.trace.index("P1 makes write_offset = 1 visible")
 
 
 def test_mutant_publisher_without_a_fence_where_loads_overtake_swaps() -> None:
@@ -147,7 +147,7 @@ def test_mutant_loop_sets_the_wake_word_before_its_bit() -> None:
     """A publisher clears the flag and finds no armed loop; the next publisher finds no flag."""
     found = violation(WakeProtocol(names=("P1", "loop"), messages=(2,), armed_before_wake=False))
     assert found.trace.index("P1 takes armed") < found.trace.index("loop sets its bit in armed")
-    assert found.trace[-1] == "P1 looks at wake: nobody waits"
+    assert found.trace[-1] == "P1 looks at wake: no waiter"
 
 
 def test_mutant_publisher_takes_armed_before_clearing_the_wake_word() -> None:

@@ -96,7 +96,7 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
-            told = [Accepted(path.parent / "accepted", writer) for writer in range(3)]
+            reported = [Accepted(path.parent / "accepted", writer) for writer in range(3)]
             writers = [
                 workers.start(send_for_ever, path, path.parent / "accepted", writer, rng.getrandbits(32))
                 for writer in range(3)
@@ -105,8 +105,8 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
             reader.meet()
             reader.send("go")
             for number in range(10):
-                seen = [each.count for each in told]
-                until(lambda: all(each.count > before for each, before in zip(told, seen, strict=True)))  # noqa: B023
+                seen = [each.count for each in reported]
+                until(lambda: all(each.count > before for each, before in zip(reported, seen, strict=True)))  # noqa: B023
                 await channel.configure(durability=(Durability.FSYNC, Durability.OS)[number % 2])
             for writer in writers:
                 writer.meet()
@@ -116,7 +116,7 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
             checker = OrderChecker()
             for payload in await all_of(channel):
                 checker.add(payload)
-            assert checker.counts == {writer: each.count for writer, each in enumerate(told)}
+            assert checker.counts == {writer: each.count for writer, each in enumerate(reported)}
             assert reader.result() == (checker.digest, checker.counts)
 
     anyio.run(run)
@@ -145,15 +145,15 @@ def test_purging_while_another_process_reads(workers: Workers, path: Path, rng: 
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
-            told = Accepted(path.parent / "accepted", 0)
+            reported = Accepted(path.parent / "accepted", 0)
             writer = workers.start(send_for_ever, path, path.parent / "accepted", 0, rng.getrandbits(32))
             readers = [workers.start(read_what_is_left, path, backend=backend) for backend in BACKENDS]
             for reader in readers:
                 reader.meet()
                 reader.send("go")
             for _ in range(20):
-                seen = told.count
-                until(lambda: told.count > seen + 50)  # noqa: B023
+                seen = reported.count
+                until(lambda: reported.count > seen + 50)  # noqa: B023
                 await channel.purge()
                 assert all(name.name.startswith(("0", "new-", "spare-")) for name in (path / "segments").iterdir())
             writer.meet()

@@ -91,9 +91,9 @@ def test_the_messages_of_a_killed_member_are_redelivered_soon(workers: Workers, 
         assert [rx.receive(), rx.receive()] == [4, 5]
         assert order(member, "extend", 2) == "done"
         member.kill()
-        begun = time.monotonic()
+        started = time.monotonic()
         again = [rx.receive_delivery(timeout=TIMEOUT) for _ in range(3)]
-        assert time.monotonic() - begun < LONG / 2
+        assert time.monotonic() - started < LONG / 2
         assert [(each.value, each.attempt) for each in again] == [(0, 2), (2, 2), (3, 2)]
         assert rx.receive_many_nowait(1) == []
         assert len(channel.consumers()[0].members) == 1
@@ -107,7 +107,7 @@ def test_busy_members_notice_too(workers: Workers, path: Path) -> None:
         fill(channel, 1)
         member, _ = holding(workers, path, 1)
         member.kill()
-        begun, number = time.monotonic(), 1
+        started, number = time.monotonic(), 1
         while True:
             fill(channel, 1, number)
             delivery = rx.receive_delivery()
@@ -115,7 +115,7 @@ def test_busy_members_notice_too(workers: Workers, path: Path) -> None:
             if delivery.value == 0:
                 break
             number += 1
-            assert time.monotonic() - begun < TIMEOUT
+            assert time.monotonic() - started < TIMEOUT
         assert delivery.attempt == 2
 
 
@@ -183,14 +183,14 @@ def test_a_nack_wakes_members_of_other_processes(workers: Workers, path: Path) -
             waiting.meet()
             until(lambda: channel.statistics().writers and len(channel.consumers()[0].members) == 2)
             time.sleep(0.2)  # it is most likely asleep by now; either way it has to be woken
-            begun = time.monotonic()
+            started = time.monotonic()
             delivery.nack()
             value, attempt, came = waiting.result()
             assert (value, attempt) == (number, 2)
-            if came - begun < NOTICED / 2:
+            if came - started < NOTICED / 2:
                 break
         else:
-            pytest.fail("nobody is told")
+            pytest.fail("no member is notified")
 
 
 def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(workers: Workers, path: Path) -> None:

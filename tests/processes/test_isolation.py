@@ -79,16 +79,16 @@ def test_pids_do_not_count(containers: Containers, path: Path, rng: Random) -> N
     """Writers of several containers, all with pid 1, are killed one by one, and the others lose nothing."""
     anyio.run(create, path, BIG)
     accepted = path.parent / "accepted"
-    told = {writer: Accepted(accepted, writer) for writer in range(1, 4)}
+    reported = {writer: Accepted(accepted, writer) for writer in range(1, 4)}
     with surviving(path, BIG) as survivor:
         running = [(writer, containers.start(path, accepted, writer, rng.getrandbits(32))) for writer in (1, 2)]
         running.append((3, containers.start(path, accepted, 3, rng.getrandbits(32))))
-        until(lambda: all(told[alive].count for alive, _ in running))
+        until(lambda: all(reported[alive].count for alive, _ in running))
         dead, process = running.pop(0)
         containers.kill(process)
         survivor.check(dead)
-        seen = {alive: told[alive].count for alive, _ in running}
-        until(lambda: all(told[alive].count > before for alive, before in seen.items()), "all go on", SOON)
+        seen = {alive: reported[alive].count for alive, _ in running}
+        until(lambda: all(reported[alive].count > before for alive, before in seen.items()), "all continue", SOON)
         while running:
             dead, process = running.pop()
             containers.kill(process)

@@ -66,8 +66,8 @@ class Arena:
     def check_progress(self) -> None:
         """Check that every live writer gets a message accepted."""
         for writer, child in self._writers.items():
-            told, seen = self._all[writer], self._all[writer].count
-            until(lambda: told.count > seen or child.has_message, "a survivor goes on")  # noqa: B023
+            reported, seen = self._all[writer], self._all[writer].count
+            until(lambda: reported.count > seen or child.has_message, "a survivor continues")  # noqa: B023
             assert not child.has_message, child.receive()
 
     def end(self) -> None:
@@ -82,9 +82,9 @@ class Arena:
             add_all(store, checker)
         for reader in self._readers:
             assert reader.result() == (checker.digest, checker.counts)
-        for writer, told in enumerate(self._all):
+        for writer, reported in enumerate(self._all):
             found = checker.counts.get(writer, 0)
-            assert told.count <= found <= told.count + 30, f"{writer}: {told.count} accepted, {found} found"
+            assert reported.count <= found <= reported.count + 30, f"{writer}: {reported.count} accepted, {found} found"
 
     async def _seal(self) -> None:
         async with open_channel(self._path, bytes) as channel:

@@ -61,7 +61,7 @@ def test_rolling_at_the_same_instant(workers: Workers, path: Path) -> None:
     assert len(list((path / "segments").glob("*.seg"))) == 6 * ROUNDS
 
 
-@pytest.mark.parametrize("fate", ["killed", "goes on"])
+@pytest.mark.parametrize("fate", ["killed", "resumes"])
 @pytest.mark.parametrize("damage", [False, True], ids=["unclean end", "recovery"])
 def test_opening_while_another_opens(workers: Workers, path: Path, fate: str, damage: bool) -> None:
     """A process that opens a channel waits for another one that is opening or recovering it, or takes over."""
@@ -94,7 +94,7 @@ def opening_stops(workers: Workers, path: Path, step: int, fate: str, damage: bo
         first.resume()
     second.meet()
     order(second, "send", Message(3, 0, 0, 1).pack())
-    if fate == "goes on":
+    if fate == "resumes":
         first.result()
     second.send(("end",))
     second.result()

@@ -102,7 +102,7 @@ async def serve_in_a_group(link: Link, path: Path, diary: Path) -> None:
 
     async with open_channel(path, int, create=False) as channel:
         link.send("ready")
-        await channel.serve(handle, name="crew", group=True)
+        await channel.serve(handle, name="workers", group=True)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])

@@ -138,21 +138,21 @@ def test_a_function_that_is_cancelled_during_its_call_is_not_called_again(lane: 
 
 def test_a_request_during_the_call_causes_another_one(lane: Lane) -> None:
     """A request during the call causes another call, also if the function returned None."""
-    begun, go, calls = SimpleQueue[None](), SimpleQueue[None](), list[int]()
+    started, go, calls = SimpleQueue[None](), SimpleQueue[None](), list[int]()
 
     def call() -> None:
         calls.append(1)
-        begun.put(None)
+        started.put(None)
         go.get(timeout=TIMEOUT)
 
     timed = TimedCall(lane, call)
     timed.request(0.0)
-    begun.get(timeout=TIMEOUT)
+    started.get(timeout=TIMEOUT)
     assert not timed.is_requested
     timed.request(0.0)
     assert timed.is_requested
     go.put(None)
-    begun.get(timeout=TIMEOUT)
+    started.get(timeout=TIMEOUT)
     go.put(None)
     until(lambda: not _threads())
     assert len(calls) == 2

@@ -60,8 +60,8 @@ def test_a_channel_of_this_version_is_written_to(tmp_path: Path) -> None:
         assert cursor.position.sequence == CONSUMED
         assert store.lookup.at(cursor.position.offset).sequence == CONSUMED
         store.cursors.close(cursor)
-        store.log.append([b"goes on"])
-        assert payloads_of(store) == [*MESSAGES, b"goes on"]
+        store.log.append([b"resumes"])
+        assert payloads_of(store) == [*MESSAGES, b"resumes"]
 
 
 @pytest.mark.parametrize("name", ["open", "sealed", "compressed"])

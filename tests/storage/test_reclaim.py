@@ -51,20 +51,20 @@ def test_the_files_are_deleted_last(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert seen == [(store.segments.begins[0], store.segments.begins[0])] * 2
 
 
-def test_the_event_comes_before_the_oldest_offset_moves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`reclaiming` is raised with the writer lock held, before the oldest offset moves."""
+def test_producers_release_segments_before_the_log_moves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers release the segments with the writer lock held, before the oldest offset moves."""
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
-        told: list[tuple[int, int]] = []
+        released: list[tuple[int, int]] = []
 
         def release_before(oldest: Offset) -> None:
-            told.append((store.control.oldest_offset, oldest))
+            released.append((store.control.oldest_offset, oldest))
             assert store.log._lock.is_held
 
         monkeypatch.setattr(store.producers, "release_before", release_before)
         reclaim(store)
-        assert told == [(0, store.control.oldest_offset)]
+        assert released == [(0, store.control.oldest_offset)]
 
 
 def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:

@@ -244,10 +244,10 @@ def test_a_purge_removes_everything_sent_before(path: Path) -> None:
 def test_an_idle_reader_in_a_purged_segment_releases_it(path: Path) -> None:
     """An idle reader in a purged segment keeps its file until maintenance releases it."""
     with opened(path) as store:
-        told: list[None] = []
-        handle(store.events.maintenance_due, lambda: told.append(None))
+        requested: list[None] = []
+        handle(store.events.maintenance_due, lambda: requested.append(None))
         store.purge()
-        assert told
+        assert requested
 
 
 def test_purging_twice_is_purging_once(path: Path) -> None:

@@ -565,16 +565,16 @@ async def test_an_overtaken_receiver_gets_one_error(path: Path, most: int) -> No
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:
-            got, told = [await rx.receive()], list[DataExpiredError]()
+            got, errors = [await rx.receive()], list[DataExpiredError]()
             await run_sync(overtake, channel, 3)
             while got[-1] != 2999:
                 try:
                     got += await rx.receive_many(most)
                 except DataExpiredError as error:
-                    told.append(error)
+                    errors.append(error)
             first = channel._store.lookup.earliest()
-            assert [error.oldest for error in told] == [first.offset]
-            assert got == [*range(first.sequence - told[0].missed), *range(first.sequence, 3000)]
+            assert [error.oldest for error in errors] == [first.offset]
+            assert got == [*range(first.sequence - errors[0].missed), *range(first.sequence, 3000)]
             rx.ack(len(got))
             assert stored(channel) == 3000
 

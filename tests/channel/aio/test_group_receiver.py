@@ -222,14 +222,14 @@ async def test_a_nack_wakes_other_members(path: Path) -> None:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(other.receive)
                     await anyio.wait_all_tasks_blocked()
-                    begun = time.monotonic()
+                    started = time.monotonic()
                     delivery.nack()
                 assert other.unack_count == 1
-                if time.monotonic() - begun < 0.5:
+                if time.monotonic() - started < 0.5:
                     break  # and not only at the look that comes every second
                 other.nack()
             else:
-                pytest.fail("nobody is woken")
+                pytest.fail("no member is woken")
 
 
 async def test_a_delayed_nack_is_redelivered_when_it_is_due(path: Path) -> None:
@@ -238,12 +238,12 @@ async def test_a_delayed_nack_is_redelivered_when_it_is_due(path: Path) -> None:
         await fill(channel, 2)
         with channel.group("g") as rx, channel.group("g") as other:
             first = await rx.receive_delivery()
-            begun = time.monotonic()
+            started = time.monotonic()
             first.nack(SHORT)
             assert await other.receive() == 1
             again = await other.receive_delivery()
             assert (again.value, again.attempt) == (0, 2)
-            assert time.monotonic() >= begun + SHORT
+            assert time.monotonic() >= started + SHORT
             with pytest.raises(AckError):
                 first.ack()
 

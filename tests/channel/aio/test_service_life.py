@@ -563,7 +563,7 @@ async def test_acks_reach_the_disk_as_the_options_say(path: Path, gate: Gate) ->
         ({"grace": "long"}, TypeError, "grace='long': must be"),
         ({"name": 3}, TypeError, "name=3"),
         ({"handler": 3}, TypeError, "handler=3: must be"),
-        ({"group": "crew"}, TypeError, "group='crew': must be True or False"),
+        ({"group": "workers"}, TypeError, "group='workers': must be True or False"),
         ({"group": True, "retry": RetryPolicy(max_attempts=1024)}, ValueError, "max_attempts=1024: .* at most 1023"),
         ({"dead_letter": 3}, TypeError, "dead_letter=3: must be a filechannel.Sender"),
     ],

@@ -444,8 +444,8 @@ async def test_a_loop_of_steps_lets_others_run(path: Path) -> None:
 
         group.start_soon(count)
         await anyio.lowlevel.checkpoint()
-        begun, before = anyio.current_time(), turns
-        while anyio.current_time() < begun + 0.3:
+        started, before = anyio.current_time(), turns
+        while anyio.current_time() < started + 0.3:
             await it.step()
         assert turns > before + 10
         group.cancel_scope.cancel()

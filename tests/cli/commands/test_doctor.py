@@ -155,7 +155,7 @@ def test_a_full_disk_with_something_to_reclaim(path: Path, monkeypatch: pytest.M
     assert mend == f"filechannel gc {path}; filechannel compress {path}"
 
 
-@pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["nobody", "kept"])
+@pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["no consumer", "kept"])
 def test_a_full_disk_without_a_consumer(path: Path, monkeypatch: pytest.MonkeyPatch, retention: Retention) -> None:
     """The finding explains in the words of `gc` and `info` why nothing is reclaimed."""
     fill(path, 100, ChannelOptions(segment_size=4096, retention=retention))
@@ -318,7 +318,7 @@ def test_groups(path: Path) -> None:
     with opened(path) as store:
         store.log.append([b"poison", b"other"])
         assert store.processes is not None
-        group = store.cursors.join("crew", store.processes)
+        group = store.cursors.join("workers", store.processes)
         group.begin(store.lookup.earliest())
         ENTRY.pack_into(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT, 0, 14, 0, 0)
         for position, value in ((GROUP_TAIL, 1), (GROUP_NEXT, 14), (GROUP_NEXT_SEQUENCE, 1)):

@@ -68,8 +68,8 @@ def test_a_repair_is_shown_before_it_is_done(path: Path) -> None:
     plan = report("repair", path, code=1)
     assert not plan["applied"]
     assert len(plan["actions"]) == 1
-    told = run("repair", path, code=1).stdout
-    assert told.endswith(f"nothing was changed. To apply:\n  filechannel repair {path} --apply\n")
+    output = run("repair", path, code=1).stdout
+    assert output.endswith(f"nothing was changed. To apply:\n  filechannel repair {path} --apply\n")
     assert not report("verify", path, code=1)["clean"]
     done = report("repair", path, "--apply")
     assert done["actions"] == plan["actions"]

@@ -22,8 +22,8 @@ from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders
 from tests.file_systems import mounted_tmpfs, run_or_skip
 from tests.processes.workers import Workers
 
-SOMEBODY = 54321
-by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+OTHER_USER = 54321
+by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 ON_A_CHANNEL = [
     ["info", "CHANNEL"],
     ["tail", "CHANNEL"],
@@ -98,9 +98,9 @@ def test_a_user_without_permission(workers: Workers, command: list[str], channel
     if command[0] in ("send", "import"):
         command = [*command, *(["--file", os.devnull] if command[0] == "send" else [])]
     rehearsal = about(command, channel.with_name("nothing"))
-    code, text = workers.start(run_as, SOMEBODY, about(command, channel), rehearsal).result()
+    code, text = workers.start(run_as, OTHER_USER, about(command, channel), rehearsal).result()
     assert code == 1
-    assert text.startswith(f"filechannel: user {SOMEBODY} may not read {channel} (Permission denied: ")
+    assert text.startswith(f"filechannel: user {OTHER_USER} may not read {channel} (Permission denied: ")
     assert text.endswith(f"{channel} belongs to root, mode 0700: run the command as root, or ask root for access\n")
     assert len(orders(channel)) == 100
 
@@ -115,12 +115,12 @@ def test_the_right_to_read_is_enough_for_a_report(workers: Workers, path: Path) 
     before = {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]}
     for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
         arguments = [command[0], str(path), *command[1:]]
-        assert workers.start(run_as, SOMEBODY, arguments, arguments).result() == (0, ANY)
+        assert workers.start(run_as, OTHER_USER, arguments, arguments).result() == (0, ANY)
     assert {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]} == before
     arguments = ["send", str(path), "--file", os.devnull]
-    code, text = workers.start(run_as, SOMEBODY, arguments, arguments).result()
+    code, text = workers.start(run_as, OTHER_USER, arguments, arguments).result()
     assert code == 1
-    assert f"user {SOMEBODY} may not change {path}" in text
+    assert f"user {OTHER_USER} may not change {path}" in text
 
 
 def test_a_report_changes_nothing(channel: Path) -> None:
@@ -346,7 +346,7 @@ def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "output"),
     [
         (("export", "CHANNEL", "DIRECTORY"), "DIRECTORY is a directory"),
         (("export", "CHANNEL", "DIRECTORY", "--force"), "DIRECTORY is a directory"),
@@ -376,7 +376,7 @@ def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_wrong_usage_is_reported_in_the_terms_of_the_command_line(
-    channel: Path, tmp_path: Path, arguments: tuple[str, ...], told: str
+    channel: Path, tmp_path: Path, arguments: tuple[str, ...], output: str
 ) -> None:
     """The error names the path or option that is meant, with exit code 2; nothing is changed."""
     with blocking.open_channel(channel, Order) as opened:
@@ -385,8 +385,8 @@ def test_wrong_usage_is_reported_in_the_terms_of_the_command_line(
     places["DIRECTORY"].mkdir()
     result = run(*(places.get(each, each) for each in arguments), code=2)
     for name, place in places.items():
-        told = told.replace(name, str(place))
-    assert told in result.stderr
+        output = output.replace(name, str(place))
+    assert output in result.stderr
     assert "start=" not in result.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["directory"]
 
@@ -400,10 +400,10 @@ def test_a_method_that_is_not_installed(channel: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(compression_codecs, "import_module", nothing)
     compression_codecs.codec.cache_clear()
     try:
-        told = error("compress", channel, "--method", "lz4")
+        output = error("compress", channel, "--method", "lz4")
     finally:
         compression_codecs.codec.cache_clear()
-    assert told == "lz4 is not installed: pip install 'filechannel[lz4]'"
+    assert output == "lz4 is not installed: pip install 'filechannel[lz4]'"
 
 
 def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,8 +411,8 @@ def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(formats, "find_spec", lambda _: None)
     needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"
     assert f"Invalid value for FILE: o.parquet: {needs}" in run("export", channel, "o.parquet", code=2).stderr
-    told = run("export", channel, "o.txt", "--format", "parquet", code=2).stderr
-    assert f"Invalid value for --format: {needs}" in told
+    output = run("export", channel, "o.txt", "--format", "parquet", code=2).stderr
+    assert f"Invalid value for --format: {needs}" in output
 
 
 @pytest.mark.parametrize("start", ["2999-01-01", "2999-01-01T00:00:00+00:00"])

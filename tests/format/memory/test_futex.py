@@ -324,7 +324,7 @@ def test_control_c_ends_a_program_that_sleeps(pure: str) -> None:
     program = """
         import os, signal, sys, threading
         from filechannel._format import wait_word
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs us in the background has it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background sets it to be ignored
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             while True:

@@ -510,17 +510,17 @@ def test_senders_that_wait_for_capacity_are_woken_when_the_position_moves(impl: 
     """An ack that moves the position wakes senders that wait for capacity; deliveries and acks behind others do not."""
     members = Members(impl)
     reader, bench = members.readers[0], members.benches[0]
-    told: list[tuple[int, int]] = []
-    reader.notify_capacity(lambda: told.append(cursor_of(members.group)))
+    notified: list[tuple[int, int]] = []
+    reader.notify_capacity(lambda: notified.append(cursor_of(members.group)))
     bench.control[CAPACITY_WATCHED] = 1
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     deliveries = [reader.take_delivery() for _ in range(6)]
     assert reader.acknowledge(deliveries[1][1], deliveries[1][4])
     assert reader.give_back(deliveries[5][1], deliveries[5][4], 0, True)
-    assert told == []
+    assert notified == []
     assert reader.acknowledge(deliveries[0][1], deliveries[0][4])
-    assert told == [(2 * SIZE, 2)]
+    assert notified == [(2 * SIZE, 2)]
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert reader.ack(1)
-    assert told == [(2 * SIZE, 2), (3 * SIZE, 3)]
+    assert notified == [(2 * SIZE, 2), (3 * SIZE, 3)]
     assert not reader.must_wake()

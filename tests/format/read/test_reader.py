@@ -482,19 +482,19 @@ def test_a_reader_before_or_behind_its_segment_asks_for_another(impl: SimpleName
 
 def test_advance_may_move_the_reader(impl: SimpleNamespace) -> None:
     """`advance` may move the reader, for example over an offset gap."""
-    jump = 1 << 40
-    content = packed_record(b"after", jump)
+    gap = 1 << 40
+    content = packed_record(b"after", gap)
     bench = Bench(impl, [b"before"])
     following = new_segment(len(content), content)
 
     def skip_gap(reader: Any) -> None:
-        reader.bind(following, jump)
-        reader.move(jump, reader.sequence)
+        reader.bind(following, gap)
+        reader.move(gap, reader.sequence)
 
     bench.on_advance = skip_gap
-    bench.publish(jump + len(content))
+    bench.publish(gap + len(content))
     assert bench.reader.take_record() == (b"before", 0, 0)
-    assert bench.reader.take_record() == (b"after", jump, 1)
+    assert bench.reader.take_record() == (b"after", gap, 1)
 
 
 def test_a_segment_that_ends_before_its_begin_is_not_read(impl: SimpleNamespace) -> None:
@@ -618,12 +618,12 @@ def test_a_move_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
 def test_senders_that_wait_for_capacity_are_woken_by_every_move(impl: SimpleNamespace) -> None:
     """A move wakes senders that wait for capacity, once each time they announce it, after the cursor was stored."""
     bench = Bench(impl, [b"a"] * 12)
-    told: list[tuple[int, int]] = []
+    notified: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
-    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
+    bench.reader.notify_capacity(lambda: notified.append(cursor_of(bench.cursor)))
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     bench.reader.take()
-    assert told == []  # the cursor is not watched
+    assert notified == []  # the cursor is not watched
     bench.control[CAPACITY_WATCHED] = 1
     for move in (
         bench.reader.take,
@@ -637,25 +637,25 @@ def test_senders_that_wait_for_capacity_are_woken_by_every_move(impl: SimpleName
         expected.append(cursor_of(bench.cursor))
         assert bench.control[CAPACITY_WAKE] & (WAKE_LOOPS | WAKE_THREADS) == 0
         bench.reader.take()  # no sender waits
-    assert told == expected
+    assert notified == expected
 
 
 def test_senders_that_wait_for_capacity_are_woken_by_acks(impl: SimpleNamespace) -> None:
     """An ack wakes senders that wait for capacity, and a delivery does not, because it moves nothing."""
     bench = Bench(impl, [b"a", b"b", b"c"])
-    told: list[tuple[int, int]] = []
+    notified: list[tuple[int, int]] = []
     bench.control[CAPACITY_WATCHED] = 1
-    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
+    bench.reader.notify_capacity(lambda: notified.append(cursor_of(bench.cursor)))
     bench.reader.hold()
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.take()
-    assert told == []
+    assert notified == []
     assert bench.reader.acknowledge(offset, token)
-    assert told == [(9, 1)]
+    assert notified == [(9, 1)]
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert bench.reader.ack(1)
-    assert told == [(9, 1), (18, 2)]
+    assert notified == [(9, 1), (18, 2)]
 
 
 def test_an_error_while_waking_loses_no_message(impl: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -177,11 +177,11 @@ async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
     """Async and plain handlers run beside the app, each name gets every message, and running handlers complete."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
-    billed, packed, begun = [], [], anyio.Event()
+    billed, packed, handling = [], [], anyio.Event()
 
     @orders.handler("billing")
     async def bill(order: Order) -> None:
-        begun.set()
+        handling.set()
         await anyio.sleep(0.01)
         billed.append(order.id)
 
@@ -191,7 +191,7 @@ async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
 
     async with channels.lifespan():
         await (await orders.sender()).send(Order(1))
-        await begun.wait()
+        await handling.wait()
         await (await orders.channel()).join("packing")
     assert (billed, packed) == ([1], [1])
 
@@ -200,11 +200,11 @@ async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> 
     """A handler that runs when the app ends can still send, because channels close after every handler."""
     channels = Channels(tmp_path)
     before, orders, after = (channels.add(name, Order) for name in ("before", "orders", "after"))
-    begun, over = anyio.Event(), anyio.Event()
+    handling, over = anyio.Event(), anyio.Event()
 
     @orders.handler("billing")
     async def bill(order: Order) -> None:
-        begun.set()
+        handling.set()
         await over.wait()
         for channel in (before, after):
             await (await channel.sender()).send(order)
@@ -217,7 +217,7 @@ async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> 
 
         async with channels.lifespan():
             await (await orders.sender()).send(Order(1))
-            await begun.wait()
+            await handling.wait()
             tasks.start_soon(end_later)
     async with channels.lifespan():
         for channel in (before, after):

@@ -32,12 +32,12 @@ def received() -> Iterator[list[int]]:
 
 async def test_an_earlier_signal_handler_is_called_too(received: list[int]) -> None:
     """A signal handler that was installed before the app is called too, and is restored when the app ends."""
-    told = anyio.Event()
+    notified = anyio.Event()
     listener = signal.getsignal(signal.SIGTERM)
-    with notified_of_stop(told.set):
+    with notified_of_stop(notified.set):
         signal.raise_signal(signal.SIGTERM)
         with anyio.fail_after(30):
-            await told.wait()
+            await notified.wait()
     assert received == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is listener
 

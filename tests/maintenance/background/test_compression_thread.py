@@ -56,8 +56,8 @@ def test_old_segments_are_compressed_in_the_background(path: Path) -> None:
         _step_until(store, lambda: _all_compressed(store))
         assert store.control.compressed_offset == store.segments.begins[-1]
         assert read_all(store) == before
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
 
 
 def test_young_segments_wait(path: Path) -> None:
@@ -138,11 +138,11 @@ def test_an_error_at_the_end_is_raised_and_it_is_repeated(path: Path) -> None:
 
 def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a channel in the middle of a compression, or with prepared segments, leaves no incomplete file."""
-    begun = Event()
+    started = Event()
     give_way = module._Job._give_way
 
     def watched(self: module._Job) -> None:
-        begun.set()
+        started.set()
         self._stopping.wait(20)
         give_way(self)
 
@@ -150,7 +150,7 @@ def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: p
     with opened(path, AT_ONCE) as store:
         _fill(store)
         compress_step(store)
-        assert begun.wait(20)
+        assert started.wait(20)
     assert not list((path / "segments").glob("*.z"))
     assert path not in [job._store.path for job in module.JOBS._jobs.values()]
     monkeypatch.undo()
@@ -172,7 +172,7 @@ def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.Monkey
         rests.clear()
         job._give_way()
         assert rests == []
-        store.log.append([b"somebody sends"])
+        store.log.append([b"one more here."])
         job._since = time.monotonic() - 0.02
         job._give_way()
         assert len(rests) == 1

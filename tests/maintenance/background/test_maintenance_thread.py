@@ -366,10 +366,10 @@ def test_closing_waits_for_the_running_step(
     maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`close` waits for the running step, so that its files stay open."""
-    begun, may_continue, order = Event(), Event(), list[str]()
+    started, may_continue, order = Event(), Event(), list[str]()
 
     def step(_: Store) -> float:
-        begun.set()
+        started.set()
         assert may_continue.wait(TIMEOUT)
         order.append("done")
         return 3600.0
@@ -378,7 +378,7 @@ def test_closing_waits_for_the_running_step(
     store = open_store(path, SMALL)
     store.log.append([b"one"])
     maintenance.register(store)
-    assert begun.wait(TIMEOUT)
+    assert started.wait(TIMEOUT)
     closing = Thread(target=lambda: (store.close(), order.append("closed")))
     closing.start()
     assert not order
@@ -440,10 +440,10 @@ def test_a_channel_that_is_closed_during_its_maintenance_is_released(
     maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel that is closed during a step leaves nothing in the queue of the maintenance thread."""
-    begun, may_continue = Event(), Event()
+    started, may_continue = Event(), Event()
 
     def step(_: Store) -> float:
-        begun.set()
+        started.set()
         assert may_continue.wait(20)
         return 60.0
 
@@ -451,7 +451,7 @@ def test_a_channel_that_is_closed_during_its_maintenance_is_released(
     with opened(path, SMALL) as store:
         store.log.append([b"something"])
         maintenance.register(store)
-        assert begun.wait(20)
+        assert started.wait(20)
         closing = Thread(target=maintenance.forget, args=(store,))
         closing.start()
         until(lambda: not maintenance._channels)

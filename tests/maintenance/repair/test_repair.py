@@ -56,13 +56,13 @@ def test_a_repaired_channel_works(path: Path, name: str) -> None:
     damage(path)
     repair(path, like=like)
     with opened(path, create=False) as store:
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         expected = {payload: number for number, payload in enumerate(sent) if number not in lost}
         found = {message.payload: message.sequence for message in read_all(store)}
-        assert found.pop(b"goes on") >= SENT
+        assert found.pop(b"resumes") >= SENT
         assert found == expected
         start = 0 if name == "cursor" else CONSUMED
-        assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"goes on"]
+        assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"resumes"]
         assert IdempotentProducer(store, "job").last == 1 or SENT - 1 in lost
     assert verify(path).is_clean
 
@@ -135,8 +135,8 @@ def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
     assert plan.hopeless == ()
     assert repair(path).report.is_clean
     with opened(path, create=False) as store:
-        store.log.append([b"goes on"])
-        assert payloads_of(store) == [*sent, b"goes on"]
+        store.log.append([b"resumes"])
+        assert payloads_of(store) == [*sent, b"resumes"]
         store.flusher.flush()
     assert contents(backup) == before
 
@@ -151,11 +151,11 @@ def test_a_process_that_has_a_linked_channel_open_is_not_disturbed(path: Path) -
             repair(path)
         assert error.value.pid == os.getpid()
         assert {file: file.stat().st_ino for file in path.rglob("*")} == before
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         store.flusher.flush()
     assert repair(path).report.is_clean
     with opened(path, create=False) as store:
-        assert payloads_of(store) == [*sent, b"goes on"]
+        assert payloads_of(store) == [*sent, b"resumes"]
 
 
 def test_without_the_message_type(path: Path) -> None:

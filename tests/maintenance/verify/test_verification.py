@@ -209,10 +209,10 @@ def test_what_the_disk_refuses_is_a_finding(path: Path) -> None:
 def test_progress_reaches_the_end(path: Path) -> None:
     """The callback gets the progress, and at the end that it is complete."""
     make_channel(path)
-    told: list[tuple[int, int]] = []
-    report = verify(path, progress=lambda done, total: told.append((done, total)), threads=1)
-    assert told[0] == (0, report.bytes)
-    assert told[-1] == (report.bytes, report.bytes)
+    steps: list[tuple[int, int]] = []
+    report = verify(path, progress=lambda done, total: steps.append((done, total)), threads=1)
+    assert steps[0] == (0, report.bytes)
+    assert steps[-1] == (report.bytes, report.bytes)
 
 
 def test_an_error_in_between_ends_all_threads(path: Path) -> None:

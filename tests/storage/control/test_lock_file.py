@@ -340,11 +340,11 @@ def test_waiting_for_the_open_lock_is_reported(
     """Waiting for the open lock is logged once with its holder, and a short wait is not."""
     monkeypatch.setattr(kernel_locks, "DELAY", 0.0)
     open_store(path).close()
-    reached, told, pids = threading.Event(), threading.Event(), list[int]()
+    reached, logged, pids = threading.Event(), threading.Event(), list[int]()
 
     class Reporting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+            logged.set()
 
     handler = Reporting()
     logging.getLogger("filechannel").addHandler(handler)
@@ -369,13 +369,13 @@ def test_waiting_for_the_open_lock_is_reported(
 
     try:
         for hold in (stop_inside, hold_with_the_note_of_another):
-            told.clear()
+            logged.clear()
             Fork(stop_inside).kill()  # which leaves a note
             holding = Fork(hold)
             waiting = threading.Thread(target=wait)
             waiting.start()
             try:
-                assert told.wait(60)
+                assert logged.wait(60)
             finally:
                 pids.append(holding.pid)
                 holding.kill()

@@ -41,14 +41,14 @@ def test_a_process_that_has_ended_is_not_named(monkeypatch: pytest.MonkeyPatch) 
     ended = Fork(lambda: None)
     ended.kill()
     now, here = datetime.now(UTC), socket.gethostname()
-    nobody = Holder(None, None, None)
-    assert Holder(ended.pid, here, now).unless_ended() == nobody
-    assert Holder(1 << 40, here, now).unless_ended() == nobody
-    assert nobody.unless_ended() == nobody
+    unknown = Holder(None, None, None)
+    assert Holder(ended.pid, here, now).unless_ended() == unknown
+    assert Holder(1 << 40, here, now).unless_ended() == unknown
+    assert unknown.unless_ended() == unknown
     for alive in (Holder(os.getpid(), here, now), Holder(1, here, now), Holder(ended.pid, "elsewhere", now)):
         assert alive.unless_ended() == alive
     monkeypatch.setattr(socket, "gethostname", lambda: "h" * 300)
-    assert Holder(ended.pid, "h" * 40, now).unless_ended() == nobody
+    assert Holder(ended.pid, "h" * 40, now).unless_ended() == unknown
     assert Holder(ended.pid, "h" * 39, now).unless_ended().pid == ended.pid
 
 

@@ -118,7 +118,7 @@ def test_the_time_without_a_new_message_is_known(path: Path, monkeypatch: pytest
             pass
         clock.pass_seconds(7)
     with opened(path, SMALL) as store:
-        assert quiet() == 7, "whoever has it open"
+        assert quiet() == 7, "for every process that has it open"
         clock.pass_seconds(-60)
         assert quiet() == 0, "a clock that was set back"
 

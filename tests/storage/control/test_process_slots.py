@@ -250,7 +250,9 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
     with pytest.raises(StorageError, match="1023 processes have the channel open"):
         late.join()
     assert late.slot == late.owner == 0
-    assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, "somebody would seem dead"
+    assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, (
+        "a live process would seem dead"
+    )
     holders[1023 % 8].give_back(1023)
     late.join()
     assert late.slot == 1023

@@ -105,18 +105,18 @@ def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
 
 def test_an_error_inside_frees_it(member: Callable[[], Member]) -> None:
     """An error inside frees the lock at any depth, and the next holder cleans up unless it was a typed error."""
-    me, told = member(), list[bool]()
-    lock = SharedLock(me.words, WRITER_LOCK, me.processes, told.append)
+    me, calls = member(), list[bool]()
+    lock = SharedLock(me.words, WRITER_LOCK, me.processes, calls.append)
     for error, from_the_dead in ((StorageError("no"), False), (KeyboardInterrupt(), True), (LookupError(), True)):
         with pytest.raises(type(error)), lock.held(), lock.held():
             raise error
         assert not lock.is_held
         assert (me.word != 0) is from_the_dead
         assert not me.processes.is_alive(me.word)
-        told.clear()
+        calls.clear()
         with lock.held(never):
             assert me.word & ~CONTENDED == me.processes.owner
-        assert told == [from_the_dead]
+        assert calls == [from_the_dead]
         assert me.word == 0
 
 
@@ -203,7 +203,7 @@ def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> 
     with other.lock.held():
         with pytest.raises(Busy), me.lock.held(never):
             raise AssertionError
-        assert me.word == other.processes.owner, "not contended: nobody sleeps"
+        assert me.word == other.processes.owner, "not contended: no process sleeps"
         assert not me.lock.is_held
     with me.lock.held(never):
         assert me.word == me.processes.owner
@@ -339,7 +339,7 @@ def test_one_of_many_takes_over(control: Path, member: Callable[[], Member]) -> 
         for thread in threads:
             thread.join(60)
         assert sorted(owners) == [me.processes.owner for me in members]
-        assert sorted(told for me in members for told in me.entered) == [False] * 7 + [True]
+        assert sorted(dead for me in members for dead in me.entered) == [False] * 7 + [True]
 
 
 @shares

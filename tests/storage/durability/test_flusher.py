@@ -228,7 +228,7 @@ def test_names_that_others_made_are_flushed(path: Path, background: Background) 
     files = FaultyFiles()
     with opened(path, FSYNC) as first, opened(path, FSYNC, files=files) as second:
         first.log.append([b"makes the file"])
-        second.log.append([b"goes on in it"])
+        second.log.append([b"resumes in it"])
         files.flushed.clear()
         second.flusher.commit()
         assert files.flushed == [_segment(path), path / "segments"]
@@ -363,13 +363,13 @@ def test_a_commit_does_not_ask_for_timestamps(path: Path, monkeypatch: pytest.Mo
 def test_readers_are_woken_when_a_message_becomes_visible(path: Path) -> None:
     """A commit wakes an armed waiter, and an append does not."""
     with opened(path, FSYNC) as store:
-        told: list[bool] = []
-        handle(store.events.message_published, lambda: told.append(True))
+        published: list[bool] = []
+        handle(store.events.message_published, lambda: published.append(True))
         store.control.map[WAKE] = WAKE_LOOPS
         store.log.append([b"one"])
-        assert told == []
+        assert published == []
         store.flusher.commit()
-        assert told == [True]
+        assert published == [True]
 
 
 def test_senders_share_one_flush(path: Path, background: Background) -> None:
@@ -462,12 +462,12 @@ def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
             store.flusher.flush()
         assert payloads_of(store) == [b"may be lost"]
         files.flushed.clear()
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         with pytest.raises(StorageError, match="may not be on disk"):
             store.flusher.flush()
         assert _segment(path, 0) not in files.flushed
         assert _segment(path, 1 << 40) in files.flushed
-        assert payloads_of(store) == [b"may be lost", b"goes on"]
+        assert payloads_of(store) == [b"may be lost", b"resumes"]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3], ids=["segment", "control", "directory"])
@@ -521,7 +521,7 @@ def test_a_later_open_gets_the_error_as_well(path: Path, background: Background)
     files = _lose(path, OS)
     for _ in range(2):
         with opened(path, OS, files=files) as store:
-            store.log.append([b"goes on"])
+            store.log.append([b"resumes"])
             for _ in range(2):
                 with pytest.raises(StorageError, match="may not be on disk"):
                     store.flusher.flush()
@@ -547,7 +547,7 @@ def test_what_may_be_lost_is_forgotten_when_it_is_reclaimed(path: Path, backgrou
     """When the messages of unknown durability are reclaimed, flushes succeed and opens find no failure."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         reclaim(store, store.control.write_offset, flush=False)
         store.flusher.flush()
         assert store.control.durable_offset == store.control.write_offset
@@ -804,10 +804,10 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
         with pytest.raises(DiskFullError):
             store.log.append([b"no room"])
         files.work()
-        offset = store.log.append([b"goes on"])
+        offset = store.log.append([b"resumes"])
         store.flusher.commit_for(offset)
         assert offset == 1 << 40, "an offset of before, which may be one of a message that was lost"
-        assert payloads_of(store) == [*expected, b"goes on"]
+        assert payloads_of(store) == [*expected, b"resumes"]
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
@@ -827,7 +827,7 @@ def test_a_waiter_of_another_process_gets_an_error_on_a_disk_that_is_broken_and_
         assert store.control.is_gap_pending
         with pytest.raises(StorageError, match=f"another process.*; 'filechannel verify {path}' shows what is"):
             other.flusher.commit_for(lost)
-        other.flusher.commit_for(other.log.append([b"goes on"]))
+        other.flusher.commit_for(other.log.append([b"resumes"]))
 
 
 def _broken_and_full() -> Callable[[Path], Exception]:

@@ -97,7 +97,7 @@ def test_a_stopped_object_is_not_flushed(lane: Lane) -> None:
     first_flush, second_flush = _started(lane, first), _started(lane, second)
     first.wait_for(1)
     first_flush.stop()
-    second.wait_for(second.count + 2)  # a flush of the first that had begun is over by then
+    second.wait_for(second.count + 2)  # a flush of the first that was running has ended by then
     count = first.count
     second.wait_for(second.count + 5)
     assert first.count == count

@@ -54,23 +54,23 @@ def _top_up(store: Store) -> None:
 
 def test_the_next_segment_is_written_in_the_prepared_file(path: Path, background: Background) -> None:
     """A fast roll renames the prepared file and changes nothing else on disk; flushing and maintenance follow later."""
-    faulty, told = FaultyFiles(), list[str]()
+    faulty, raised = FaultyFiles(), list[str]()
     with opened(path, OPTIONS, files=faulty) as store:
         _fill(store)
-        handle(store.events.maintenance_due, lambda: told.append("rolled"))
-        handle(store.events.segment_finished, lambda: told.append("finished"))
+        handle(store.events.maintenance_due, lambda: raised.append("rolled"))
+        handle(store.events.segment_finished, lambda: raised.append("finished"))
         before = faulty.calls.copy()
         store.log.writer.append(NEXT)
         done = faulty.calls - before
         assert done["replace"] == 1
         assert not {"create", "allocate", "map", "unlink", "write_at"} & set(done)
-        assert told == []
+        assert raised == []
         store.log.writer.append(b"after it")
-        assert told == ["rolled"]
+        assert raised == ["rolled"]
         assert store.log.dirty.has_finished
         store.log.catch_up()
         store.log.catch_up()
-        assert told == ["rolled", "finished"]
+        assert raised == ["rolled", "finished"]
         assert store.log.dirty.is_between_batches(store.segments.begins[-1])
         assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT, b"after it"]
         store.flusher.flush()
@@ -276,9 +276,9 @@ def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyP
 @pytest.mark.skipif(PURE, reason="an exception in a guard written in Python is lost; see _format/mutex.py")
 def test_an_update_after_a_roll_may_be_interrupted(path: Path, background: Background) -> None:
     """If Ctrl-C interrupts the update after a roll, the next one repeats it and reports the finished segment."""
-    told: list[int] = []
+    raised: list[int] = []
     with opened(path, OPTIONS) as store:
-        handle(store.events.segment_finished, lambda: told.append(calls))
+        handle(store.events.segment_finished, lambda: raised.append(calls))
         store.log.writer.append(MESSAGE)
         for calls in itertools.count(1):
             _top_up(store)
@@ -286,7 +286,7 @@ def test_an_update_after_a_roll_may_be_interrupted(path: Path, background: Backg
             assert store.log.writer.pending_roll is not None
             was_interrupted = _interrupted(store.log.catch_up, calls)
             store.log.catch_up()
-            assert calls in told
+            assert calls in raised
             assert store.log.writer.pending_roll is None
             _check_noted(store)
             reclaim(store, store.segments.begins[-1])

@@ -255,11 +255,11 @@ def test_a_full_disk_is_a_clean_error_at_every_step(memory: Path, sizes: list[in
             sent = _try_to_send(store, batch)
             assert payloads_of(store) == [_payload(1000), *sent]
             files.work()
-            _send(store, b"goes on")
+            _send(store, b"resumes")
             store.log.append(batch)
-            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+            assert payloads_of(store) == [_payload(1000), *sent, b"resumes", *batch]
         with opened(path) as store:
-            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+            assert payloads_of(store) == [_payload(1000), *sent, b"resumes", *batch]
         if not files.failures:
             break
     assert at > 1
@@ -292,11 +292,11 @@ def test_less_space_than_usual_is_enough(path: Path) -> None:
 @pytest.mark.parametrize("error", [OSError("the disk is broken"), NoThreadError("can't start new thread")])
 def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     """An error after a message was published is logged and tried again, and not raised in the sender."""
-    told: list[bool] = []
+    raised: list[bool] = []
 
     def fail() -> None:
-        told.append(True)
-        if len(told) == 1:
+        raised.append(True)
+        if len(raised) == 1:
             raise error
 
     with opened(path) as store:
@@ -305,9 +305,9 @@ def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.Log
         for payload in sent:
             store.log.append([payload])
         assert str(error) in caplog.text
-        assert told == [True]
+        assert raised == [True]
         store.log.append([b"next"])
-        assert told == [True, True]
+        assert raised == [True, True]
         assert payloads_of(store) == [*sent, b"next"]
 
 
@@ -331,8 +331,8 @@ def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
         with pytest.raises(StorageError, match="nothing was sent"):
             _send(store, _payload(3000))
         files.work()
-        _send(store, b"goes on")
-        assert payloads_of(store) == [_payload(3000), b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [_payload(3000), b"resumes"]
 
 
 def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, background: Background) -> None:
@@ -346,8 +346,8 @@ def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, backgroun
                 _send(store, _payload(3000))
             assert isinstance(caught.value.__cause__, OSError)
         files.has_none = False
-        _send(store, b"goes on")
-        assert payloads_of(store) == [_payload(3000), b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [_payload(3000), b"resumes"]
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
@@ -373,8 +373,8 @@ def test_an_interrupted_batch_is_rolled_back(path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             store.log.append([_payload(1000)] * 10)
         assert payloads_of(store) == []
-        _send(store, b"goes on")
-        assert payloads_of(store) == [b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [b"resumes"]
 
 
 def test_a_rollback_is_on_disk(path: Path, background: Background) -> None:
@@ -464,7 +464,7 @@ def test_stray_files_are_left_alone(path: Path) -> None:
     (path / "consumers" / "directory.cursor").mkdir()
     with opened(path) as store:
         assert payloads_of(store) == [_payload(1000)] * 10
-        _send(store, b"goes on")
+        _send(store, b"resumes")
         store.purge()
     assert all((path / stray).read_text() == "stray" for stray in strays)
 

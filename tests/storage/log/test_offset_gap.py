@@ -24,7 +24,7 @@ from tests.storage.faults import (
     too_many_open_files,
 )
 
-JUMP = 1 << 40
+GAP = 1 << 40
 
 pytestmark = pytest.mark.usefixtures("background")
 
@@ -36,13 +36,13 @@ def _abandon(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("beyond", "begin"),
-    [(0, 1), (1000, 1), (JUMP // 2 - 1, 1), (JUMP // 2, 2), (JUMP - 1, 2), (JUMP, 2), (3 * JUMP + JUMP // 2, 5)],
+    [(0, 1), (1000, 1), (GAP // 2 - 1, 1), (GAP // 2, 2), (GAP - 1, 2), (GAP, 2), (3 * GAP + GAP // 2, 5)],
 )
 def test_the_log_resumes_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
     """After a failed flush the log resumes at least 2^39 behind, more than can have been written unflushed."""
     with opened(path) as store, store.log.writing():
         store.log._gap.go(beyond, Offset(0))
-        assert store.control.write_offset == begin * JUMP
+        assert store.control.write_offset == begin * GAP
         assert store.control.tail() == store.control.tail(deferred=True)
 
 
@@ -54,7 +54,7 @@ def test_readers_skip_the_gap(path: Path) -> None:
         store.log.append([b"after"])
         assert payloads_of(store) == [b"before", b"after"]
         assert [message.sequence for message in read_all(store)] == [0, 1]
-        assert read_all(store)[1].offset == JUMP
+        assert read_all(store)[1].offset == GAP
 
 
 def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
@@ -65,10 +65,10 @@ def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
         files.flushed.clear()
         _abandon(store)
         names, control = store.segments.directory, path / "control"
-        assert files.flushed == [store.segments.path(JUMP), names, control, names, control]
+        assert files.flushed == [store.segments.path(GAP), names, control, names, control]
         checkpoint = store.control.checkpoint()
         assert checkpoint is not None
-        assert (checkpoint.offset, checkpoint.sequence) == (JUMP, 1)
+        assert (checkpoint.offset, checkpoint.sequence) == (GAP, 1)
 
 
 def test_a_gap_behind_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None:
@@ -94,7 +94,7 @@ def _leave_gap_pending(store: Store, files: FaultyFiles, error: Callable[[Path],
     files.fail(NEEDING_SPACE, error)
     _abandon(store)
     assert store.control.is_gap_pending
-    assert store.control.write_offset < JUMP
+    assert store.control.write_offset < GAP
 
 
 @pytest.mark.parametrize("error", [disk_full, too_many_open_files], ids=["no room", "no descriptors"])
@@ -119,7 +119,7 @@ def test_the_next_append_writes_a_pending_gap(path: Path, empty: bool, error: Ca
         assert payloads_of(store) == sent
         files.work()
         files.flushed.clear()
-        assert store.log.append([b"after"]) == JUMP
+        assert store.log.append([b"after"]) == GAP
         assert payloads_of(store) == [*sent, b"after"]
         with pytest.raises(StorageError):
             store.flusher.flush()  # not all of that is on disk
@@ -134,7 +134,7 @@ def test_the_next_open_writes_the_gap(path: Path) -> None:
         _leave_gap_pending(store, files)
     with opened(path) as store:
         assert payloads_of(store) == [b"before"]
-        assert store.log.append([b"after"]) == JUMP
+        assert store.log.append([b"after"]) == GAP
         assert payloads_of(store) == [b"before", b"after"]
 
 
@@ -148,7 +148,7 @@ def test_another_process_that_appends_writes_the_gap(path: Path) -> None:
         with other.log.writing():
             other.log.appender.close_window()
         _leave_gap_pending(store, files)
-        assert other.log.writer.append(b"after") == JUMP
+        assert other.log.writer.append(b"after") == GAP
         files.work()
         store.log.append([b"ours"])
         assert payloads_of(store) == [b"before", b"theirs", b"after", b"ours"]
@@ -164,7 +164,7 @@ def test_sealing_and_purging_write_a_pending_gap(path: Path, end: Callable[[Stor
         _leave_gap_pending(store, files)
         files.work()
         end(store)
-        assert store.control.write_offset >= JUMP
+        assert store.control.write_offset >= GAP
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
@@ -185,7 +185,7 @@ def test_wherever_poisoning_is_interrupted_no_offset_is_used_twice(memory: Path,
             expected = [b"before", *([b"." * 3000] * 3 if durability == Durability.OS else [])]
             after = store.log.append([b"after"])
             store.flusher.commit()
-            assert after >= JUMP > lost
+            assert after >= GAP > lost
             assert payloads_of(store) == [*expected, b"after"]
     assert at > 10
 
@@ -219,4 +219,4 @@ def test_uncommitted_segments_are_removed(path: Path, background: Background) ->
         store.log.append([b"." * 3000] * 5)
         with store.log.writing():
             store.log._gap.go(store.control.write_offset, Offset(8 + len(b"before")))
-        assert store.segments.begins == [0, JUMP]
+        assert store.segments.begins == [0, GAP]

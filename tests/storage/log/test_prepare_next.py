@@ -189,7 +189,7 @@ class Populated:
     deferred = False
 
     def __init__(self) -> None:
-        self.begun: list[tuple[object, int, int]] = []
+        self.started: list[tuple[object, int, int]] = []
         self.ahead: list[tuple[int, int]] = []
 
     def populate(self, map_: object, position: int, size: int) -> bool:
@@ -198,7 +198,7 @@ class Populated:
 
     def populate_soon(self, map_: object, position: int, size: int) -> None:
         """Remember it."""
-        self.begun.append((map_, position, position + size))
+        self.started.append((map_, position, position + size))
 
     def stay_ahead(self, end: int, distance: int) -> None:
         """Remember it."""
@@ -250,14 +250,14 @@ def test_the_next_segment_has_its_first_pages(tmp_path: Path, populated: Populat
     first, second = _segment(tmp_path, 0), _segment(tmp_path, 100)
     pages = _pages(populated)
     pages.begin(second.map)
-    assert populated.begun == []
+    assert populated.started == []
     pages.advance(first, 0, first.space_end)
     pages.advance(first, 1 << 20, first.space_end)
     pages.begin(second.map)
-    assert populated.begun == [(second.map, 0, 8 << 20)]
+    assert populated.started == [(second.map, 0, 8 << 20)]
     populated.deferred = True
     pages.begin(second.map)
-    assert len(populated.begun) == 1
+    assert len(populated.started) == 1
 
 
 def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -> None:
@@ -267,23 +267,23 @@ def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -
     for offset in range(0, SIZE * 100, SIZE):
         pages.advance(segment, offset, segment.space_end)
     pages.begin(segment.map)
-    assert populated.ahead == populated.begun == []
+    assert populated.ahead == populated.started == []
 
 
 def test_a_prepared_file_is_announced_once(path: Path, background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
     """A prepared file is announced once, whether it was created or found in the free list."""
-    told: list[object] = []
-    monkeypatch.setattr(PagePrefault, "begin", lambda _, following: told.append(following))
+    announced: list[object] = []
+    monkeypatch.setattr(PagePrefault, "begin", lambda _, following: announced.append(following))
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
-        assert told == []
+        assert announced == []
         background.run()
         _send(store, 1)
-        [following] = told
+        [following] = announced
         _send(store, HALF)
         active = store.segments.get(store.segments.begins[-1])
         assert isinstance(active, Segment)
         assert active.map is following
         store.segments.prepare_free_file(active)
         _send(store, HALF)
-        assert len(told) == 2
+        assert len(announced) == 2

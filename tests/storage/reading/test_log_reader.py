@@ -257,14 +257,14 @@ def test_the_clones_of_an_overtaken_reader_get_one_error(path: Path, in_thread: 
         reader = reader_of(store)
         reader.move(store.lookup.earliest())
         oldest = _overtake(store, 3)
-        told: list[int] = []
+        counts: list[int] = []
         got: list[object] = []
 
         def take() -> None:
             try:
                 got.extend(reader.take_many(1))
             except DataExpiredError as error:
-                told.append(error.missed)
+                counts.append(error.missed)
 
         for _ in range(5):
             if in_thread:
@@ -275,7 +275,7 @@ def test_the_clones_of_an_overtaken_reader_get_one_error(path: Path, in_thread: 
                     thread.join()
             else:
                 take()
-        assert told == [oldest]
+        assert counts == [oldest]
         assert len(got) == min(20 - oldest, (20 if in_thread else 5) - 1)
         reader.close()
 

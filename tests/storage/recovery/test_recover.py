@@ -28,7 +28,7 @@ from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of
 
-JUMP = 1 << 40
+GAP = 1 << 40
 LARGE = ChannelOptions(segment_size=1 << 20)
 
 pytestmark = pytest.mark.usefixtures("background")
@@ -102,8 +102,8 @@ def test_the_log_resumes_far_behind(path: Path, boots: Boots) -> None:
     for boot in range(1, 4):
         boots.again()
         with opened(path) as store:
-            assert store.control.write_offset == boot * JUMP
-            assert store.log.append([b"boot %d" % boot]) == boot * JUMP
+            assert store.control.write_offset == boot * GAP
+            assert store.log.append([b"boot %d" % boot]) == boot * GAP
             assert payloads_of(store)[4 + boot :] == [b"boot %d" % boot]
 
 
@@ -142,8 +142,8 @@ def test_the_log_is_cut_before_the_first_damage(path: Path, boots: Boots, number
     with opened(path) as store:
         assert read_all(store) == messages[:number]
         assert store.control.tail().sequence == number
-        assert store.log.append([b"goes on"]) == JUMP
-        assert payloads_of(store)[number:] == [b"goes on"]
+        assert store.log.append([b"resumes"]) == GAP
+        assert payloads_of(store)[number:] == [b"resumes"]
 
 
 def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
@@ -169,7 +169,7 @@ def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boot
     boots.again()
     with opened(path) as store:
         assert read_all(store) == messages
-        assert store.segments.begins == [0, JUMP]
+        assert store.segments.begins == [0, GAP]
 
 
 def test_what_a_checkpoint_covers_is_believed(path: Path, boots: Boots) -> None:
@@ -439,7 +439,7 @@ def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
         control.write_bytes((b"\0" if damage == "zeroed" else b"x") * control.stat().st_size)
     with opened(path) as store:
         assert read_all(store) == messages
-        assert store.control.write_offset == JUMP
+        assert store.control.write_offset == GAP
         cursor = store.cursors.open("consumer")
         assert cursor.position is not None
         assert cursor.position.sequence == 4
@@ -472,7 +472,7 @@ def test_consumers_remember_offsets_when_nothing_else_does(path: Path, boots: Bo
     for file in (path / "segments").iterdir():
         file.unlink()
     with opened(path) as store:
-        assert store.control.write_offset > 5 * JUMP
+        assert store.control.write_offset > 5 * GAP
 
 
 def test_a_copy_is_a_separate_channel(path: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.storage.compressing import compress_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 from tests.storage.producers.test_producer_positions import begin, produce
 
-JUMP = 1 << 40
+GAP = 1 << 40
 FSYNC = replace(SMALL, durability=Durability.FSYNC)
 
 pytestmark = pytest.mark.usefixtures("background")
@@ -106,7 +106,7 @@ def _check_resumes_for_writing(path: Path, messages: int) -> None:
         store.log.append([b"next"])
         found = read_all(store)
         assert [message.sequence for message in found] == list(range(messages + 1))
-        assert found[-1].offset >= JUMP
+        assert found[-1].offset >= GAP
         assert store.is_current
         assert not _is_stale(store)
     with opened(path) as store:
@@ -156,7 +156,7 @@ def test_a_compressed_segment_around_an_old_tail_is_evidence(path: Path) -> None
     with opened(path) as store:
         assert payloads_of(store) == _sent(5) + more
         store.log.append([b"next"])
-        assert read_all(store)[-1].offset >= JUMP
+        assert read_all(store)[-1].offset >= GAP
 
 
 def test_verification_and_repair_do_not_believe_an_old_page(path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_a_group_has_handed_out_beyond_an_old_tail_is_evidence(path: Path) 
     with open_channel(path, int) as channel, channel.group("group") as group:
         channel.sender().send(6)
         assert [group.receive_nowait() for _ in range(6)] == [0, 1, 2, 3, 4, 6]
-    assert read_offsets(path)[-1] >= JUMP
+    assert read_offsets(path)[-1] >= GAP
 
 
 def read_offsets(path: Path) -> list[int]:
@@ -342,7 +342,7 @@ def test_a_page_that_is_newer_than_the_segments_is_not_trusted_after_a_remount(
         assert store.is_current != readonly
         if not readonly:
             store.log.append([b"next"])
-            assert read_all(store)[-1].offset >= JUMP
+            assert read_all(store)[-1].offset >= GAP
 
 
 @pytest.mark.parametrize("mounted", [2, 0], ids=["another", "unknown"])
@@ -445,7 +445,7 @@ def test_sequences_of_lost_messages_are_not_reused_after_an_interrupted_gap(
         patch.setattr("filechannel._storage.log.offset_gap.OffsetGap._make_durable", _die)
         with pytest.raises(KeyboardInterrupt):
             open_store(path)
-    assert any(int(file.stem) >= JUMP for file in (path / "segments").glob("*.seg")), "it was interrupted too early"
+    assert any(int(file.stem) >= GAP for file in (path / "segments").glob("*.seg")), "it was interrupted too early"
     with opened(path) as store:
         store.log.append([b"next"])
         assert store.control.tail().sequence == 501, "a number was used twice"

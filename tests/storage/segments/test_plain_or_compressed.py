@@ -50,8 +50,8 @@ def test_it_survives_a_power_cut(filled: Filled, boots: Boots) -> None:
     with opened(path) as store:
         assert read_all(store) == before
         assert store.segments.begins[: len(begins)] == begins
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
         assert store.control.tail().sequence == len(before) + 1
 
 
@@ -66,7 +66,7 @@ def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what:
     boots.again()
     with opened(path) as store:
         assert read_all(store) == before
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         assert store.control.tail().sequence == len(before) + 1
     assert not (path / "quarantine").exists()
 
@@ -85,7 +85,7 @@ def test_a_lost_tail_reuses_no_sequence(filled: Filled, boots: Boots) -> None:
     with opened(path) as store:
         assert read_all(store) == left
         assert store.control.tail().sequence == len(left)
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         assert [message.sequence for message in read_all(store)] == list(range(len(left) + 1))
         assert store.segments.begins[: len(begins)] == begins
 
@@ -133,8 +133,8 @@ def test_a_tail_that_is_too_old_is_not_believed(filled: Filled) -> None:
     with opened(path) as store:
         found = read_all(store)
         assert found[: len(before) - 12] == before[: len(before) - 12]
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
 
 
 @pytest.fixture
