@@ -42,7 +42,9 @@ def replace(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("name", ["slow", "team"])
 def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kind: str, name: str) -> None:
-    """It is listed as damaged and reported, `gc` removes nothing, and a repair lets it start at the oldest message."""
+    """A consumer whose file is something else is listed as damaged and reported, and `gc` removes nothing until it is
+    repaired.
+    """
     consumed(path)
     run("consumers", "remove", path, "team" if name == "slow" else "slow", "--yes")
     file = path / "consumers" / (f"{name}.cursor" if name == "slow" else f"{name}.group")

@@ -338,7 +338,7 @@ def test_a_skip_stops_behind_the_last_wanted_message(impl: SimpleNamespace) -> N
 
 
 def test_a_skip_ends_before_damage_and_before_a_record_that_is_cut_off(impl: SimpleNamespace) -> None:
-    """It never raises for what the bytes contain: the caller reads the record there to learn the reason."""
+    """A skip ends before damage without raising, and the caller reads that record to learn the reason."""
     payloads = [bytes(length) for length in range(20)]
     content, third = bytearray(packed_records(payloads, 500)), size_of(*[bytes(length) for length in range(3)])
     for stop in range(third, third + size_of(payloads[3])):

@@ -86,12 +86,12 @@ def pass_round(workers: Workers, path: Path, rounds: int) -> None:
     anyio.run(begin)
 
 
-def test_a_token_goes_round(workers: Workers, path: Path) -> None:
+def test_a_token_is_passed_around(workers: Workers, path: Path) -> None:
     """Three processes pass a token around: each time the right one is woken, and only that one sends."""
     pass_round(workers, path, 3000)
 
 
 @pytest.mark.soak
-def test_a_token_goes_round_a_hundred_thousand_times(workers: Workers, path: Path) -> None:
+def test_a_token_is_passed_around_a_hundred_thousand_times(workers: Workers, path: Path) -> None:
     """A token is passed around a hundred thousand times."""
     pass_round(workers, path, 100_000)

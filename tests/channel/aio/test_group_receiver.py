@@ -406,7 +406,7 @@ async def test_the_stream_ends_when_every_member_has_acked(path: Path) -> None:
 
 
 async def test_an_undecodable_message_is_acked_separately(path: Path) -> None:
-    """It blocks no member, `ack(n)` does not count it, and it is redelivered until it is acked."""
+    """An undecodable message blocks no member, does not count in `ack(n)`, and is redelivered until it is acked."""
     async with open_channel(path, str) as channel, channel.sender() as tx:
         await tx.send_many(["0", "x", "2"])
         await channel.configure(schema=int)

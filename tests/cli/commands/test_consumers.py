@@ -27,7 +27,7 @@ def names(path: Path) -> list[str]:
 
 
 def test_the_list(consumed: Path) -> None:
-    """`consumers` lists each consumer with its lag and owner, with or without the word `list`."""
+    """`consumers` lists each consumer with its lag and owner, also without the subcommand `list`."""
     heading, audit, billing = run("consumers", consumed).stdout.splitlines()
     assert heading.split() == ["CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER"]
     assert audit.split()[:4] == ["audit", "group", "0", "100"]

@@ -168,7 +168,7 @@ def test_a_pipe_between_two(channel: Path) -> None:
 
 
 def test_a_file_that_is_there_stays(channel: Path, file: Path) -> None:
-    """`export` refuses to overwrite an existing file unless told to replace it."""
+    """`export` refuses to overwrite an existing file without `--force`."""
     file.write_text("mine")
     assert error("export", channel, file, code=2) == f"{file} exists: add --force to replace it"
     assert file.read_text() == "mine"

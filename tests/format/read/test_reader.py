@@ -659,7 +659,7 @@ def test_senders_that_wait_for_capacity_are_woken_by_acks(impl: SimpleNamespace)
 
 
 def test_an_error_while_waking_loses_no_message(impl: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported as an unraisable error; what a signal handler may have raised is raised a little later.
+    """An error while waking is reported as unraisable; what a signal handler may have raised is raised a little later.
 
     The pure implementation does that with Ctrl-C alone.
     """
