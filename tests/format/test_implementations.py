@@ -383,8 +383,8 @@ class WriterRun:
         """Release a file that was prepared lately."""
         self.writer.forget_next(len(self.segments) - back)
 
-    def do_gone_on(self) -> Any:
-        """Return what it has rolled to, but not when."""
+    def do_last_roll(self) -> Any:
+        """Return what the last fast roll was, without its time."""
         pending_roll = self.writer.pending_roll
         return pending_roll and (pending_roll[0], timeless(pending_roll[1]))
 
