@@ -329,8 +329,9 @@ class WriterRun:
         """Do one step and return its outcome."""
         if name.startswith(("put", "encode")):
             return outcome(lambda: getattr(self.path, name)(*arguments))
-        own = getattr(self, f"do_{name}", None)
-        return outcome(lambda: (own or getattr(self.writer, name))(*arguments))
+        call = getattr(self, f"do_{name}", None) or getattr(self.writer, name)  # a misspelt step is not an outcome
+        assert callable(call), name
+        return outcome(lambda: call(*arguments))
 
     def do_fresh_segment(self, room: int, distance: int) -> None:
         """Bind an empty segment."""
@@ -383,8 +384,8 @@ class WriterRun:
         """Release a file that was prepared lately."""
         self.writer.forget_next(len(self.segments) - back)
 
-    def do_last_roll(self) -> Any:
-        """Return what the last fast roll was, without its time."""
+    def do_pending_roll(self) -> Any:
+        """Return the pending roll without its time."""
         pending_roll = self.writer.pending_roll
         return pending_roll and (pending_roll[0], timeless(pending_roll[1]))
 
@@ -619,8 +620,9 @@ class ReaderRun:
     def do(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Do one step and return its outcome."""
         self.patience = 0
-        own = getattr(self, f"do_{name}", None)
-        return outcome(lambda: (own or getattr(self.reader, name))(*arguments))
+        call = getattr(self, f"do_{name}", None) or getattr(self.reader, name)  # a misspelt step is not an outcome
+        assert callable(call), name
+        return outcome(lambda: call(*arguments))
 
     def do_seek(self, distance: int) -> None:
         """Move near the begin."""
