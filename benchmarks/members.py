@@ -9,7 +9,7 @@ from filechannel import open_channel
 from .child_processes import answer, orders, play
 from .messages import Order
 
-GROUP = "crew"
+GROUP = "workers"
 
 
 async def handle(order: Order) -> None:
@@ -17,14 +17,14 @@ async def handle(order: Order) -> None:
 
 
 async def serve(path: str) -> None:
-    told = orders()
+    numbered = orders()
     async with open_channel(path, Order, create=False) as channel:
         service = channel.serve(handle, name=GROUP, group=True)
         service.pause()
         async with service:
-            while (order := await asyncio.to_thread(next, told, None)) is not None:
-                [goes_on] = order
-                if goes_on:
+            while (order := await asyncio.to_thread(next, numbered, None)) is not None:
+                [is_running] = order
+                if is_running:
                     service.resume()
                 else:
                     service.pause()

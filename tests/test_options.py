@@ -199,7 +199,7 @@ def test_an_unknown_option_is_refused() -> None:
 
 
 def test_the_repr_shows_what_is_set() -> None:
-    """Unset options are not shown."""
+    """The repr of options shows those that are set."""
     assert repr(ChannelOptions()) == "ChannelOptions()"
     options = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
     assert repr(options) == "ChannelOptions(segment_size=4096, durability=Durability.FSYNC)"
@@ -451,7 +451,7 @@ def test_segments_are_as_small_as_a_capacity_asks_for(max_bytes: int, segment_si
 def test_segments_are_as_small_as_a_part_of_a_disk_asks_for(
     fraction: float, max_bytes: int | None, segment_size: int
 ) -> None:
-    """Of a disk of 1 TiB here; the smaller of two limits counts."""
+    """The segment size follows from a part of a disk, here of 1 TiB, and the smaller of two limits counts."""
     options = ChannelOptions(capacity=Capacity(fraction=fraction, max_bytes=max_bytes))
     assert options.resolve(1 << 40).segment_size == segment_size
 
@@ -461,7 +461,7 @@ def test_segments_are_as_small_as_a_part_of_a_disk_asks_for(
     [(UNSET, 1 << 39, "is 8192 bytes .* four segments, 16384"), (8192, 1 << 40, "is 16384 bytes .*, 32768")],
 )
 def test_four_segments_fit_a_part_of_a_disk(segment_size: int | UnsetType, disk: int, text: str) -> None:
-    """A part that is too small for that is refused for a new channel, and where it is configured."""
+    """A part of a disk that does not fit four segments is refused for a new channel, and when it is configured."""
     capacity = Capacity(fraction=2**-26)
     with pytest.raises(ValueError, match=f"capacity fraction=1.49.* {text}"):
         ChannelOptions(segment_size=segment_size, capacity=capacity).resolve(disk)
@@ -472,7 +472,7 @@ def test_four_segments_fit_a_part_of_a_disk(segment_size: int | UnsetType, disk:
 
 
 def test_a_compression_level_is_one_of_its_method() -> None:
-    """Each method has levels of its own."""
+    """Each compression method accepts its own levels and refuses others."""
     assert Compression(method="zstd", level=22).level == 22
     with pytest.raises(ValueError, match="level of gzip"):
         Compression(method="gzip", level=22)
@@ -484,7 +484,7 @@ def test_a_compression_level_is_one_of_its_method() -> None:
 
 
 def test_a_retention_says_what_happens_to_what_was_consumed() -> None:
-    """It is deleted or kept, for a time and a size that are more than nothing."""
+    """A retention refuses an unknown value for consumed messages, and a time or size of zero."""
     anything: Any = Retention
     for arguments in ({"after_consumed": "archive"}, {"max_age": 0.0}, {"max_bytes": 0}):
         with pytest.raises(ValueError, match="retention"):
@@ -495,7 +495,7 @@ def test_a_retention_says_what_happens_to_what_was_consumed() -> None:
     ("mode", "meant"), [(640, "0o640"), (600, "0o600"), (777, "0o777"), (0o1777, None), (689, None)]
 )
 def test_a_mode_in_decimal_is_asked_about(mode: int, meant: str | None) -> None:
-    """A user who writes 640 means 0o640; other numbers are only refused."""
+    """A mode of decimal digits such as 640 is refused with the question whether 0o640 was meant."""
     with pytest.raises(ValueError, match="must be permission bits") as refused:
         ChannelOptions(mode=mode)
     assert str(refused.value).endswith("?") is (meant is not None)

@@ -17,7 +17,7 @@ from filechannel.blocking import open_channel
 from filechannel._format import PURE
 
 path = sys.argv[1]
-signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs the tests in the background has it ignored
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell ignores it in the background
 
 def say(text):
     os.write(1, text.encode() + b"\\n")
@@ -27,7 +27,7 @@ def until(condition):
         time.sleep(0.0005)
 
 def waits_for_the_writer_word():
-    "Tell whether the main thread sleeps for it."
+    "Return whether the main thread sleeps for it."
     return sys._current_frames()[threading.main_thread().ident].f_code.co_name == "_sleep"
 """
 

@@ -70,11 +70,11 @@ def _is_in_finalizer(frame: FrameType | None) -> bool:
 
 
 def _stack(frame: FrameType | None) -> str:
-    places: list[str] = []
-    while frame is not None and len(places) < 12:
-        places.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}")
+    frames: list[str] = []
+    while frame is not None and len(frames) < 12:
+        frames.append(f"{frame.f_code.co_filename.rsplit('/', 1)[-1]}:{frame.f_lineno} {frame.f_code.co_name}")
         frame = frame.f_back
-    return " < ".join(places)
+    return " < ".join(frames)
 
 
 def elsewhere(work: Callable[[], object], where: object) -> None:

@@ -32,7 +32,9 @@ each_waiting = pytest.mark.parametrize("polls", [False, True], ids=["futex", "po
 
 
 def test_acks_and_nacks_are_those_of_the_async_receiver(channel: FileChannel[int]) -> None:
-    """Order, counts, errors and redeliveries after reopening are the same."""
+    """An `AckReceiver` for threads has the order, counts, errors and redeliveries of the async one, also after
+    reopening.
+    """
     with channel.sender() as tx:
         tx.send_many(range(10))
     with channel.ack_receiver() as rx:
@@ -60,7 +62,7 @@ def test_acks_and_nacks_are_those_of_the_async_receiver(channel: FileChannel[int
 def test_a_thread_that_waits_is_woken_by_a_nack(
     path: Path, way: Callable[[AckReceiver[int]], object], polls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At once, and also when its delay is over."""
+    """A nack wakes a waiting thread at once, and a delayed nack wakes it when the delay is over."""
     monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx, channel.ack_receiver() as rx:
         tx.send(7)
@@ -75,7 +77,7 @@ def test_a_thread_that_waits_is_woken_by_a_nack(
 
 @each_way
 def test_a_delay_that_was_said_before_ends_too(path: Path, way: Callable[[AckReceiver[int]], object]) -> None:
-    """A thread that begins to wait afterwards gets the message when it is due."""
+    """A thread that begins to wait after a delayed nack gets the message when it is due."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.ack_receiver() as rx:
         tx.send_many([7, 8])
         rx.receive_delivery().nack(0.01)
@@ -84,7 +86,7 @@ def test_a_delay_that_was_said_before_ends_too(path: Path, way: Callable[[AckRec
 
 
 def test_a_thread_that_waits_for_a_long_delay_is_woken_for_a_short_one(path: Path) -> None:
-    """And for a new message."""
+    """A nack with a short delay, or a new message, wakes a thread that waits for a message with a long delay."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.ack_receiver() as rx:
         tx.send_many([1, 2])
         first, second = rx.receive_delivery(), rx.receive_delivery()
@@ -100,7 +102,7 @@ def test_a_thread_that_waits_for_a_long_delay_is_woken_for_a_short_one(path: Pat
 
 
 def test_a_timeout_counts_while_something_is_delayed(path: Path) -> None:
-    """Nothing is taken when it is over."""
+    """A receive that times out while a message is delayed takes nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.ack_receiver() as rx:
         tx.send(1)
         rx.receive_delivery().nack(1000)
@@ -114,7 +116,7 @@ def test_a_timeout_counts_while_something_is_delayed(path: Path) -> None:
 
 
 def test_the_end_comes_when_everything_is_acked(path: Path) -> None:
-    """The last ack wakes a thread that waits."""
+    """The last ack of a sealed channel ends the stream for a thread that waits."""
     with open_channel(path, int) as channel, channel.ack_receiver() as rx:
         with channel.sender() as tx:
             tx.send_many([1, 2])
@@ -144,7 +146,7 @@ def test_processing_acks_or_nacks(path: Path) -> None:
 
 
 def test_threads_share_what_is_outstanding(path: Path) -> None:
-    """Clones in threads that receive, nack now and then and ack: each message is done once."""
+    """Clones in threads that receive, nack and ack process each message once."""
     count, threads = 2000, 4
     with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel:
         done: list[int] = []
@@ -185,7 +187,7 @@ with open_channel(path, int) as channel, channel.ack_receiver() as rx:
 
 
 def test_a_killed_consumer_gets_everything_again_from_the_oldest_unacked_on(path: Path) -> None:
-    """SIGKILL with acks out of order, nacks and delays: only the contiguous acked prefix is not redelivered."""
+    """After SIGKILL with acks out of order, nacks and delays, only the contiguous acked prefix is not redelivered."""
     options = ChannelOptions(segment_size=4096)
     with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         tx.send_many(range(1000))
@@ -218,7 +220,7 @@ with open_channel(path, int) as channel, channel.ack_receiver() as rx:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_consumer_killed_at_any_moment_loses_nothing(tmp_path: Path, seed: int) -> None:
-    """Every message that it did not report as acked is redelivered, and the first redelivery starts at a message
+    """After SIGKILL every message that the consumer did not report as acked is redelivered, starting at a message
     boundary.
     """
     path = tmp_path / f"channel-{seed}"

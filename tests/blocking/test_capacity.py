@@ -35,7 +35,7 @@ def waiting(channel: FileChannel[int]) -> int:
 
 
 def test_a_timeout_sends_nothing(channel: FileChannel[int]) -> None:
-    """Neither a message nor a batch is sent, and no sender is left in the send queue."""
+    """A send that times out sends neither a message nor a batch, and leaves no sender in the send queue."""
     with channel.sender() as tx, channel.receiver() as rx:
         with pytest.raises(TimeoutError, match="full"):
             tx.send(4, 0.01)
@@ -48,7 +48,7 @@ def test_a_timeout_sends_nothing(channel: FileChannel[int]) -> None:
 
 
 def test_nowait_never_waits(channel: FileChannel[int]) -> None:
-    """`send_nowait` raises at once."""
+    """`send_nowait` to a full channel raises at once."""
     with channel.sender() as tx:
         with pytest.raises(WouldBlock):
             tx.send_nowait(4)
@@ -66,7 +66,7 @@ def test_threads_are_served_in_order(channel: FileChannel[int]) -> None:
 
 
 def test_a_sender_that_timed_out_lets_the_next_one_send(channel: FileChannel[int]) -> None:
-    """The sender that timed out was first, with a batch that did not fit."""
+    """When the first sender in the queue times out with a batch that did not fit, the next one sends."""
     with channel.sender() as tx, channel.receiver() as rx, ThreadPoolExecutor(2) as threads:
         batch = threads.submit(tx.send_many, [10, 11], 0.3)
         until(lambda: waiting(channel) == 1)
@@ -92,7 +92,9 @@ def test_a_sender_that_is_closed_waits_no_longer(channel: FileChannel[int]) -> N
 
 
 def test_many_threads_share_a_small_capacity(channel: FileChannel[int]) -> None:
-    """Nothing is lost, duplicated or reordered, and the backlog never exceeds the capacity."""
+    """Senders and receivers in many threads lose, duplicate and reorder nothing, and the backlog never exceeds the
+    capacity.
+    """
     threads, each = 6, 60
     with channel.sender() as tx, channel.receiver() as rx:
         assert rx.receive_many(10) == [0, 1, 2, 3]

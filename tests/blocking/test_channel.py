@@ -32,7 +32,7 @@ from tests.storage.resources import descriptors_under
 
 
 def test_opening_creates_and_shares(path: Path) -> None:
-    """Two opens of one directory share what one has sent, whether async or not, and closing one leaves the other."""
+    """Two opens of one directory, async or not, share their messages, and closing one leaves the other open."""
     with open_channel(path, int) as first:
         with open_channel(str(path), int) as second, second.sender() as tx:
             tx.send(1)
@@ -42,7 +42,7 @@ def test_opening_creates_and_shares(path: Path) -> None:
 
 
 def test_errors_of_opening(path: Path) -> None:
-    """What does not fit is refused as by the async `open_channel`."""
+    """The blocking `open_channel` refuses the same arguments as the async one."""
     with pytest.raises(ChannelNotFoundError):
         open_channel(path, int, create=False)
     with pytest.raises(ChannelNotFoundError):
@@ -57,7 +57,7 @@ def test_errors_of_opening(path: Path) -> None:
 
 
 def test_a_union_and_a_codec(path: Path) -> None:
-    """Unions of Structs and the codecs work as they do with async."""
+    """A blocking channel accepts unions of Structs and every codec, as an async one does."""
     with open_channel(path, Placed | Cancelled, codec="json") as channel, channel.sender() as tx:
         tx.send(Placed(1))
         tx.send(Cancelled(2, "why"))
@@ -85,7 +85,7 @@ def test_flush_waits_for_the_disk(path: Path, gate: Gate) -> None:
 
 
 def test_seal_purge_and_configure(path: Path) -> None:
-    """What changes the channel as a whole takes effect when it returns."""
+    """`seal`, `purge` and `configure` have taken effect when they return."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many(range(10))
         channel.purge()
@@ -116,7 +116,7 @@ def test_a_new_field(path: Path) -> None:
 
 
 def test_statistics_name_the_writers(channel: FileChannel[int]) -> None:
-    """The processes that have the channel open for writing, this one first of all."""
+    """Statistics list the processes that have the channel open for writing, this one first."""
     writers = channel.statistics().writers
     assert [type(writer) for writer in writers] == [Process]
     assert (writers[0].pid, writers[0].host) == (os.getpid(), os.uname().nodename[:40])
@@ -126,7 +126,7 @@ def test_statistics_name_the_writers(channel: FileChannel[int]) -> None:
 
 
 def test_a_channel_that_is_open_read_only(path: Path) -> None:
-    """It gives history and refuses to change anything."""
+    """A read-only channel can be replayed and refuses every change."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send(1)
     with open_channel(path, int, readonly=True) as channel:
@@ -139,7 +139,7 @@ def test_a_channel_that_is_open_read_only(path: Path) -> None:
 
 
 def test_closing_closes_what_was_created(channel: FileChannel[int]) -> None:
-    """A closed channel, which may be closed twice, refuses everything."""
+    """Every method of a closed channel raises, and closing it twice is allowed."""
     rx, history = channel.receiver(), channel.replay()
     channel.close()
     channel.close()
@@ -162,7 +162,7 @@ def test_closing_closes_what_was_created(channel: FileChannel[int]) -> None:
 
 
 def test_closing_waits_for_what_is_under_way(path: Path, gate: Gate) -> None:
-    """A flush in one thread ends before another one closes the files under it."""
+    """`close` waits until a flush in another thread has ended, and only then closes the files."""
     channel = open_channel(path, int)
     with channel.sender() as tx:
         tx.send(1)
@@ -225,7 +225,7 @@ def test_the_end_of_a_stream_is_not_a_timeout(path: Path) -> None:
 
 
 def test_async_and_blocking_have_the_same_methods() -> None:
-    """What one class can do, the other can: without what only async needs."""
+    """The async and the blocking class have the same methods, apart from those that only async code needs."""
     for name in ("FileChannel", "Sender", "Receiver", "FanOutReceiver"):
         ours, theirs = (
             {method for method in dir(getattr(module, name)) if not method.startswith("_")}
@@ -237,9 +237,7 @@ def test_async_and_blocking_have_the_same_methods() -> None:
 
 @pytest.mark.skipif(PURE and sys.version_info < (3, 13), reason="only C can map without a descriptor there")
 def test_a_closed_channel_keeps_no_descriptor(path: Path) -> None:
-    """Although the garbage collector is off: a process that opens and closes channels all day must not run out of
-    descriptors.
-    """
+    """A closed channel keeps no descriptor open, also with the garbage collector turned off."""
     gc.disable()
     try:
         for number in range(5):
@@ -252,7 +250,7 @@ def test_a_closed_channel_keeps_no_descriptor(path: Path) -> None:
 
 
 def test_configure_says_why_it_does_not_take_an_option(path: Path) -> None:
-    """`segment_size` is fixed at creation."""
+    """`configure` refuses `segment_size`, and the error says that it is fixed at creation."""
     with open_channel(path, bytes) as channel, pytest.raises(TypeError, match="segment_size: it is fixed at creation"):
         channel.configure(segment_size=4096)  # type: ignore[arg-type]
 

@@ -15,7 +15,7 @@ from tests.storage.clocks import Clock
 
 
 def test_consumers_are_listed_and_removed(channel: FileChannel[int]) -> None:
-    """As they are with async."""
+    """A blocking channel lists and removes consumers as an async one does."""
     with channel.sender() as tx, channel.receiver("a", expires=60) as rx:
         tx.send_many([1, 2])
         assert rx.receive() == 1
@@ -31,7 +31,7 @@ def test_consumers_are_listed_and_removed(channel: FileChannel[int]) -> None:
 
 
 def test_a_name_expires(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As it does with async."""
+    """A consumer name with an expiry is removed when it has had no owner for that long."""
     clock = Clock.install(monkeypatch)
     with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
@@ -41,7 +41,7 @@ def test_a_name_expires(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_join_waits_for_a_thread(channel: FileChannel[int]) -> None:
-    """It returns when another thread has taken what was there."""
+    """`join` returns when another thread has received every message that was stored."""
     with channel.sender() as tx, channel.receiver("a") as rx:
         tx.send_many(range(100))
         with in_thread(lambda: [rx.receive() for _ in range(100)]):
@@ -50,7 +50,7 @@ def test_join_waits_for_a_thread(channel: FileChannel[int]) -> None:
 
 
 def test_join_times_out(channel: FileChannel[int]) -> None:
-    """A consumer that receives nothing does not catch up: `TimeoutError`, and nothing has changed."""
+    """`join` of a consumer that receives nothing raises `TimeoutError` and changes nothing."""
     with channel.sender() as tx, channel.receiver("a") as rx:
         tx.send(1)
         for timeout in (0, 0.01):
@@ -65,7 +65,7 @@ def test_join_times_out(channel: FileChannel[int]) -> None:
 
 
 def test_join_of_a_closed_channel(path: Path) -> None:
-    """It is `ClosedResourceError`, as for everything else."""
+    """`join` of a closed channel raises `ClosedResourceError`."""
     with open_channel(path, int) as channel:
         channel.receiver("a").close()
     with pytest.raises(ClosedResourceError):

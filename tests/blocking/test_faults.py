@@ -127,7 +127,7 @@ CASES = [(method, "os") for method in METHODS] + [
 def test_what_is_refused_is_a_typed_error(
     path: Path, monkeypatch: pytest.MonkeyPatch, method: str, options: str
 ) -> None:
-    """Whichever call of a method the operating system refuses, and for whatever reason."""
+    """A method raises a typed error, whichever call the operating system refuses, and for whatever reason."""
     for at in count(1):
         files = RefusingFiles()
         monkeypatch.setattr(open_stores, "Files", lambda files=files: files)

@@ -158,7 +158,7 @@ with channel._store.log.writing():
 
 
 def test_the_child_of_a_killed_process_keeps_nothing_of_it(path: Path) -> None:
-    """A killed parent releases its slot, writer lock and names, although a child that it forked is alive."""
+    """When a parent is killed its slot, writer lock and names are free, although a child that it forked is alive."""
     with running(ORPHAN, path) as parent:
         assert parent.process.stdout is not None
         child = int(parent.process.stdout.readline())
@@ -189,7 +189,7 @@ say("fine")
 
 
 def test_a_parent_keeps_what_it_has(path: Path) -> None:
-    """A child that ends, however it was closed, frees nothing of its parent's."""
+    """A forked child that ends, however it was closed, releases nothing that its parent holds."""
     with running(FORKING + PARENT, path) as parent:
         parent.expect("forked")
         if not PURE:
@@ -255,7 +255,7 @@ say("fine")
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_child_uses_the_current_options_of_the_channel(path: Path) -> None:
-    """Options that were changed since the channel was opened are not a contradiction."""
+    """A forked child opens the channel with options that were changed after the parent opened it."""
     with running(FORKING + OPTIONS, path) as child:
         child.expect("fine")
         child.end()
@@ -291,7 +291,7 @@ def test_a_child_need_not_close_what_it_did_not_use(path: Path) -> None:
 
 
 def test_a_killed_process_gives_its_names_up(path: Path) -> None:
-    """A name is free soon after its owner was killed."""
+    """A consumer name is free soon after its owner was killed."""
     program = "channel = open_channel(path, int)\nrx = channel.receiver('mine')\nsay('ready')\ntime.sleep(3600)\n"
     with running(program, path) as owner:
         owner.expect("ready")

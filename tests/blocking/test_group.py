@@ -40,7 +40,7 @@ SMALL = ChannelOptions(segment_size=4096)
 
 
 def test_a_position_that_never_matches_ends_a_seek(channel: FileChannel[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`StorageError` instead of an endless loop, also for a new group."""
+    """A seek that never finds a position raises `StorageError` instead of looping for ever, also for a new group."""
     with channel.group("g") as rx:
         monkeypatch.setattr(WritableStore, "retain_from", lambda _store, _offset: False)
         with pytest.raises(StorageError, match=r"control is damaged: consumer 'g' found no valid position"):
@@ -50,7 +50,7 @@ def test_a_position_that_never_matches_ends_a_seek(channel: FileChannel[int], mo
 
 
 def test_a_member_does_what_an_ack_receiver_does(channel: FileChannel[int]) -> None:
-    """Order, counts, errors and redeliveries after reopening are the same."""
+    """A member for threads has the order, counts, errors and redeliveries of an `AckReceiver`, also after reopening."""
     with channel.sender() as tx:
         tx.send_many(range(10))
     with channel.group("g") as rx:
@@ -76,7 +76,7 @@ def test_a_member_does_what_an_ack_receiver_does(channel: FileChannel[int]) -> N
 def test_a_thread_that_waits_is_woken(
     path: Path, way: Callable[[GroupReceiver[int]], object], polls: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a message, by a nack of another member, at once or when its delay is over, and by a member that closes."""
+    """A message, a nack of another member, the end of its delay, or a member that closes wakes a waiting thread."""
     monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
 
@@ -96,27 +96,27 @@ def test_a_thread_that_waits_is_woken(
 
 
 def test_an_expired_lease_is_noticed_by_a_waiting_thread(path: Path) -> None:
-    """No process sends a wakeup for it: a thread that waits wakes when the lease expires."""
+    """A waiting thread wakes when a lease expires, although no process sends a wakeup for it."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.group("g", lease=0.05) as slow, channel.group("g") as other:
             for _ in range(TRIES):
                 tx.send(1)
                 late = slow.receive_delivery()
-                begun = time.monotonic()
+                started = time.monotonic()
                 again = other.receive_delivery(timeout=60)
-                assert time.monotonic() - begun > 0.04
+                assert time.monotonic() - started > 0.04
                 assert (again.value, again.attempt) == (1, 2)
                 with pytest.raises(LeaseExpiredError):
                     late.ack()
-                if time.monotonic() - begun < 0.5:
+                if time.monotonic() - started < 0.5:
                     break
                 again.ack()
             else:
-                pytest.fail("it was not due before everybody looks")
+                pytest.fail("the lease did not expire before every waiter checks")
 
 
 def test_a_timeout_counts_while_others_have_something(path: Path) -> None:
-    """Nothing is taken when it is over."""
+    """A receive that times out while other members have deliveries takes nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send(1)
         with channel.group("g") as other:
@@ -148,7 +148,7 @@ def test_processing_acks_or_nacks(path: Path) -> None:
 
 
 def test_threads_share_the_work(path: Path) -> None:
-    """Members and clones in threads that receive, nack now and then and ack: each message is done once."""
+    """Members and clones in threads that receive, nack and ack process each message once."""
     count = 2000
     with open_channel(path, int, options=SMALL) as channel:
         done: list[int] = []
@@ -175,9 +175,9 @@ def test_threads_share_the_work(path: Path) -> None:
                 rx.receive()
 
 
-@pytest.mark.skipif(PURE, reason="nobody else can have the lock")
+@pytest.mark.skipif(PURE, reason="no other process can hold the lock")
 def test_a_group_lock_that_is_held_is_waited_for(path: Path) -> None:
-    """A call that may not wait raises; a receive waits, and gets its message when the lock is free."""
+    """While the group lock is held, a call that may not wait raises, and a receive waits for the lock."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send(1)
         group, processes = rx._member._group, channel._store.processes
@@ -231,14 +231,14 @@ with open_channel(path, int) as channel, channel.sender() as tx, channel.group("
 
 
 def test_a_forked_child_owns_no_delivery_of_its_parent(path: Path) -> None:
-    """Its member is closed, it can join separately, and the parent keeps its deliveries and leases."""
+    """A forked child's member is closed, it can join separately, and the parent keeps its deliveries and leases."""
     with running(FORKING, path) as child:
         child.expect("done")
         child.end()
 
 
 def test_positions_are_flushed_as_the_options_say(path: Path) -> None:
-    """Counted by acks, and at once under "fsync"."""
+    """Group positions are flushed after the configured number of acks, and at once under "fsync"."""
     for every in (3, 0.01, "fsync"):
         options = ChannelOptions(cursor_flush=every)  # type: ignore[arg-type]
         with open_channel(path, int, options=options) as channel, channel.sender() as tx:
@@ -259,19 +259,19 @@ def test_positions_are_flushed_as_the_options_say(path: Path) -> None:
 
 
 def test_the_lock_holder_that_advances_the_ring_wakes_waiters(path: Path) -> None:
-    """An ack that finds the group's lock held leaves the work to the lock holder, and so the wakeup."""
+    """If an ack finds the group's lock held, the lock holder moves the position and wakes the waiting members."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(GROUP_ENTRIES + 1))
         with channel.group("g") as rx, channel.group("g") as other:
             assert len(rx.receive_many(GROUP_ENTRIES)) == GROUP_ENTRIES
-            group, told = channel._store.cursors._open["g"], list[int]()
+            group, notified = channel._store.cursors._open["g"], list[int]()
             assert isinstance(group, Group)
-            handle(channel._store.events.ring_freed, lambda: told.append(1))
+            handle(channel._store.events.ring_freed, lambda: notified.append(1))
 
             def ack() -> None:
                 rx.ack()
-                assert not told
+                assert not notified
 
             group._locked(ack)
-            assert told == [1]
+            assert notified == [1]
             assert other.receive_nowait() == GROUP_ENTRIES

@@ -58,7 +58,9 @@ say("fine")
 @pytest.mark.parametrize("poll", ["", "1"], ids=["futex", "polling"])
 @pytest.mark.parametrize("durability", ["Durability.OS", "Durability.interval(0.05)", "Durability.FSYNC"])
 def test_a_receive_that_waits_is_interrupted(path: Path, durability: str, poll: str) -> None:
-    """`KeyboardInterrupt` in every method that waits for a message; nothing is taken, nothing stays behind."""
+    """Ctrl-C raises `KeyboardInterrupt` in every method that waits for a message; nothing is taken, and no waiter is
+    left.
+    """
     program = INTERRUPTED + RECEIVING.replace("DURABILITY", durability)
     with running(program, path, FILECHANNEL_POLL=poll) as child:
         for _ in range(6):
@@ -70,7 +72,7 @@ def test_a_receive_that_waits_is_interrupted(path: Path, durability: str, poll: 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_send_that_waits_for_a_stopped_process_is_interrupted(path: Path) -> None:
-    """`KeyboardInterrupt` while a stopped process is in the middle of sending; nothing was sent."""
+    """Ctrl-C raises `KeyboardInterrupt` in a send that waits for a stopped process, and nothing is sent."""
     open_channel(path, int).close()
     with running(HOLDER, path) as holder:
         holder.expect("held")

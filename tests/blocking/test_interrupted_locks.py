@@ -46,7 +46,7 @@ class Keeping:
 
 
 def test_an_interrupted_lock_holder_blocks_no_other_process(path: Path) -> None:
-    """Wherever the thread is interrupted, it releases the lock, for other threads and other processes."""
+    """A thread that is interrupted at any line releases its lock for other threads and processes."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         keeping = Keeping(lambda: store.maintenance_lock.run_locked(lambda: None))
         for number in count(1):
@@ -60,7 +60,7 @@ def test_an_interrupted_lock_holder_blocks_no_other_process(path: Path) -> None:
 
 
 def test_an_interrupted_thread_does_not_overtake_senders_that_wait_for_capacity(path: Path) -> None:
-    """It is served only while its entry is the first in the send queue."""
+    """A sender that is interrupted while it waits for capacity sends only when it is the first in the send queue."""
     with open_channel(path, bytes) as channel:
         store = channel._store
         line = send_queue_of(store)
@@ -80,7 +80,7 @@ def test_an_interrupted_thread_does_not_overtake_senders_that_wait_for_capacity(
 
 
 def test_closing_ends_a_configure_that_waits_for_another_process(path: Path) -> None:
-    """The other process may be stopped; nothing is changed, and the thread that configures gets an error."""
+    """`close` ends a `configure` that waits for a stopped process: it raises an error and changes nothing."""
     with open_channel(path, bytes) as channel:
         locks = KernelLocks(Files(), path / "lock")
         try:
@@ -107,7 +107,7 @@ def _count_open(path: Path) -> int:
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks /proc")
 @pytest.mark.parametrize("what", ["configure", "purge", "remove_consumer", "consumers", "unsubscribe"])
 def test_an_interrupted_call_holds_no_lock_of_the_kernel(path: Path, what: str) -> None:
-    """A name can be opened again, and other processes can open the channel, although the exception is kept."""
+    """After an interrupted call names and channels can be opened again, although the exception is kept."""
     with (
         open_channel(path, bytes, options=ChannelOptions(segment_size=4096)) as channel,
         channel.sender() as tx,

@@ -28,7 +28,9 @@ _TRIES = 6  # a step takes different ways: only some of them are as long as the 
 def test_an_interrupted_step_takes_effect_as_a_whole(
     path: Path, durability: Durability, stride: int, rng: random.Random
 ) -> None:
-    """Its outputs are there and its input is acknowledged, or neither; and the next step begins."""
+    """After Ctrl-C in a step either all outputs are sent and its input is acknowledged, or neither; the next step
+    works.
+    """
     options = ChannelOptions(segment_size=4096, durability=durability)
     with (
         open_channel(path / "in", int, options=options) as numbers,
@@ -73,7 +75,9 @@ def test_an_interrupted_step_takes_effect_as_a_whole(
 def test_async_calls_that_are_interrupted_leave_the_channel_usable(
     path: Path, durability: Durability, stride: int, rng: random.Random
 ) -> None:
-    """Tasks of the same event loop send, receive and acknowledge; nothing is lost or delivered again after its ack."""
+    """After Ctrl-C in async calls tasks of the same loop send, receive and ack; nothing is lost, or redelivered after
+    its ack.
+    """
     with asyncio.Runner() as runner:
         options = ChannelOptions(segment_size=4096, durability=durability)
         channel = runner.run(_opened(path, options))

@@ -10,7 +10,9 @@ from tests.leftovers import close_leftovers
 
 
 def test_what_a_test_left_open_is_closed_and_named(path: Path) -> None:
-    """Channels, shared ones too, and a store that no channel uses; later tests find nothing open."""
+    """The fixture closes and names every channel and store that a test left open, so that later tests find nothing
+    open.
+    """
     channels = [open_channel(path, int), open_channel(path, int)]
     STORES.open(path, check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     assert close_leftovers() == [path]

@@ -64,7 +64,7 @@ def send_and_flush(channel: Channel) -> None:
 @BOTH
 @pytest.mark.parametrize("which", [slice(-1, None), slice(None)], ids=["active", "all"])
 def test_a_deleted_segment_is_noticed_by_the_next_flush(path: Path, options: ChannelOptions, which: slice) -> None:
-    """Once; from then on the log resumes in a file that has a name."""
+    """The next flush reports a deleted segment once; from then on the log continues in a new file."""
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx:
         for _ in range(300):
             tx.send(bytes(300))
@@ -88,7 +88,7 @@ def test_a_deleted_segment_is_noticed_by_the_next_flush(path: Path, options: Cha
 
 @BOTH
 def test_a_replaced_segment_is_noticed(path: Path, options: ChannelOptions) -> None:
-    """A copy that replaced the segment does not get what is written here."""
+    """A flush reports that a segment was replaced by a copy, in which messages that are sent here are missing."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         (segment,) = segments_of(path)
@@ -103,7 +103,7 @@ def test_a_replaced_segment_is_noticed(path: Path, options: ChannelOptions) -> N
 @pytest.mark.parametrize("which", [slice(-1, None), slice(None)], ids=["active", "all"])
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 def test_a_segment_that_a_backup_keeps_is_noticed(path: Path, options: ChannelOptions, which: slice, how: str) -> None:
-    """The file still has a name, elsewhere: what is flushed there is not in the channel."""
+    """A flush reports a segment whose only name is in a backup: what is flushed to it is not in the channel."""
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx:
         for _ in range(300):
             tx.send(bytes(300))
@@ -125,7 +125,7 @@ def test_a_segment_that_a_backup_keeps_is_noticed(path: Path, options: ChannelOp
 @BOTH
 @pytest.mark.parametrize("how", ["deleted", "moved", "replaced"])
 def test_a_control_file_that_a_backup_keeps_is_noticed(path: Path, options: ChannelOptions, how: str) -> None:
-    """Every time, although the file still has a name elsewhere."""
+    """Every flush reports a control file whose only name is in a backup."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         control, copy = path / "control", path / "copy"
@@ -145,7 +145,7 @@ def test_a_control_file_that_a_backup_keeps_is_noticed(path: Path, options: Chan
 
 @BOTH
 def test_a_directory_of_segments_that_was_replaced_is_noticed(path: Path, options: ChannelOptions) -> None:
-    """Every time: the files have their names, but in a directory that no process opens any more."""
+    """Every flush reports a `segments` directory that was replaced: the open files are not in the channel any more."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         (path / "segments").rename(path / "old")
@@ -157,7 +157,9 @@ def test_a_directory_of_segments_that_was_replaced_is_noticed(path: Path, option
 
 @BOTH
 def test_a_backup_by_hard_links_is_not_an_error(path: Path, options: ChannelOptions) -> None:
-    """Flushes succeed with the backup and after its removal, also where segments are reclaimed or compressed."""
+    """Flushes succeed while a backup by hard links exists and after its removal, also for reclaimed or compressed
+    segments.
+    """
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx, channel.receiver("name") as rx:
         for round_ in range(4):
             for _ in range(250):
@@ -176,7 +178,7 @@ def test_a_backup_by_hard_links_is_not_an_error(path: Path, options: ChannelOpti
 
 @BOTH
 def test_a_channel_that_is_moved_while_it_is_open_can_be_flushed(path: Path, options: ChannelOptions) -> None:
-    """Its files keep their names in the directory, wherever that is."""
+    """A flush succeeds after the channel's directory was moved, because its files keep their names in it."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         path.rename(path.with_name("moved"))
@@ -186,7 +188,7 @@ def test_a_channel_that_is_moved_while_it_is_open_can_be_flushed(path: Path, opt
 
 
 def test_a_deleted_segment_is_noticed_after_others_have_rolled(path: Path) -> None:
-    """Also if the names in the directory were read again since."""
+    """A flush reports a deleted segment after other processes rolled, also if the directory was scanned since."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         for _ in range(100):
             tx.send(bytes(300))
@@ -200,7 +202,7 @@ def test_a_deleted_segment_is_noticed_after_others_have_rolled(path: Path) -> No
 
 @BOTH
 def test_segments_that_the_channel_retires_are_not_an_error(path: Path, options: ChannelOptions) -> None:
-    """Consumed, purged, compressed or recycled: every flush succeeds."""
+    """Flushes succeed when the channel itself has reclaimed, purged, compressed or recycled segments."""
     with open_channel(path, bytes, options=options) as channel, channel.sender() as tx, channel.receiver("name") as rx:
         for round_ in range(4):
             for _ in range(250):
@@ -219,7 +221,7 @@ def test_segments_that_the_channel_retires_are_not_an_error(path: Path, options:
 def test_a_deleted_control_file_is_noticed_by_the_next_flush(
     path: Path, options: ChannelOptions, replace: bool
 ) -> None:
-    """Every time: what is sent here, no process that opens the channel now can see."""
+    """Every flush reports a deleted control file: processes that open the channel now do not see what is sent here."""
     with open_channel(path, bytes, options=options) as channel:
         send_and_flush(channel)
         copy = path / "copy"
@@ -231,7 +233,7 @@ def test_a_deleted_control_file_is_noticed_by_the_next_flush(
 
 
 def test_a_deleted_cursor_is_noticed_by_the_next_flush(path: Path) -> None:
-    """The position of a consumer that is open, and that no process may have removed."""
+    """A flush reports the deleted cursor of an open consumer, which no process may have removed."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.receiver("name"):
         send_and_flush(channel)
         (path / "consumers/name.cursor").unlink()
@@ -250,7 +252,7 @@ def _is_removed(directory: Path) -> bool:
 
 @pytest.mark.parametrize("part", ["segments", "consumers", "."])
 def test_a_missing_directory_is_a_typed_error(path: Path, part: str) -> None:
-    """For every method that needs it; the others do what they can."""
+    """Every method that needs the missing directory raises a typed error; the others still work."""
     with open_channel(path, bytes, options=SMALL) as channel:
         rx = channel.receiver("name")
         for _ in range(300):
@@ -303,7 +305,7 @@ def no_more_descriptors() -> Iterator[None]:
 
 
 def test_running_out_of_descriptors_is_reported_as_that(path: Path) -> None:
-    """Every method raises an error that names the limit to raise, and not the path."""
+    """Without free descriptors every method raises an error that names the limit to raise, and not the path."""
     with open_channel(path, bytes, options=SMALL) as channel:
         rx = channel.receiver("name")
         channel.sender().send(b"1")
@@ -336,7 +338,7 @@ def test_running_out_of_descriptors_is_reported_as_that(path: Path) -> None:
 @pytest.mark.parametrize(("generation", "offset"), [((1 << 64) - 1, 0), ((1 << 64) - 2, 0), (1, (1 << 64) - 10)])
 @pytest.mark.parametrize("kind", ["receiver", "group"])
 def test_a_position_out_of_range_is_damage(path: Path, kind: str, generation: int, offset: int) -> None:
-    """It is whole, and cannot be: a typed error names the consumer and the command that repairs it."""
+    """A valid slot with an impossible position is damage: the error names the consumer and the repair command."""
     with open_channel(path, bytes) as channel:
         channel.sender().send(b"1")
         getattr(channel, kind)("name").close()
@@ -354,7 +356,7 @@ def test_a_position_out_of_range_is_damage(path: Path, kind: str, generation: in
 
 
 def test_the_number_of_a_message_that_a_repair_left_out(path: Path) -> None:
-    """It is a `ValueError`, as for every message that is not stored; nothing is said about files, which are intact."""
+    """Looking up a message that a repair left out raises `ValueError`, as for every message that is not stored."""
     with open_channel(path, bytes, options=ChannelOptions(segment_size=4096)) as channel:
         for _ in range(40):
             channel.sender().send(bytes(300))

@@ -70,7 +70,7 @@ class Shout:
 def test_a_sender_comes_back(
     path: Path, copied: Callable[[object], object], message_type: TypeForm[object], message: object
 ) -> None:
-    """A copy of a sender is another one: it opens the channel when it is first used, and closes it with itself."""
+    """An unpickled sender opens the channel when it is first used, and closes it when it is closed."""
     with open_channel(path, message_type) as channel, channel.receiver() as rx, channel.sender() as tx:
         other = cast("Sender[object]", copied(tx))
         assert type(other) is Sender
@@ -89,7 +89,7 @@ def test_a_sender_comes_back(
 def test_a_round_trip_of_a_channel(
     path: Path, copied: Callable[[object], object], message_type: TypeForm[object], message: object
 ) -> None:
-    """A copy of a channel is another one, to be closed separately, with the same path and type."""
+    """An unpickled channel has the same path and type, and is closed separately."""
     with open_channel(path, message_type) as channel:
         with cast("FileChannel[object]", copied(channel)) as other:
             assert (other.path, other.message_type) == (path, message_type)
@@ -103,7 +103,7 @@ def test_a_round_trip_of_a_channel(
 @pytest.mark.anyio
 @each_copy
 async def test_async_objects_come_back(path: Path, copied: Callable[[object], object]) -> None:
-    """Pickled objects of the async kind are of the async kind, and open the directory off the event loop."""
+    """Unpickled async objects are async, and open the directory off the event loop."""
     async with filechannel.open_channel(path, int) as channel, channel.receiver() as rx, channel.sender() as tx:
         async with cast("filechannel.Sender[int]", copied(tx)) as other:
             assert type(other) is filechannel.Sender
@@ -123,7 +123,7 @@ async def test_async_objects_come_back(path: Path, copied: Callable[[object], ob
 
 @pytest.mark.parametrize("codec", ["json", "msgpack", Shout(3)], ids=["json", "msgpack", "own"])
 def test_the_codec_comes_along(path: Path, codec: object) -> None:
-    """A codec by name, or an own one that can be pickled itself."""
+    """A codec given by name, or one that can be pickled itself, is pickled with the channel."""
     with open_channel(path, str, codec=codec) as channel, channel.receiver() as rx:  # type: ignore[call-overload]
         with channel.sender() as tx, pickle.loads(pickle.dumps(tx)) as other:
             other.send("hey")
@@ -131,7 +131,7 @@ def test_the_codec_comes_along(path: Path, codec: object) -> None:
 
 
 def test_what_cannot_be_pickled(path: Path) -> None:
-    """Receivers say what to do instead; a type of a function cannot be found again, which pickle says."""
+    """Pickling a receiver raises an error that says what to do instead; a type inside a function cannot be pickled."""
     with open_channel(path, int) as channel:
         for rx in (channel.receiver(), channel.replay()):
             for attempt in (pickle.dumps, copy.copy, copy.deepcopy):
@@ -144,14 +144,14 @@ def test_what_cannot_be_pickled(path: Path) -> None:
 
 @pytest.mark.anyio
 async def test_async_receivers_refuse_too(path: Path) -> None:
-    """They say the same."""
+    """Pickling an async receiver raises the same error as pickling a blocking one."""
     async with filechannel.open_channel(path, int) as channel:
         with pytest.raises(TypeError, match="pickle the channel"):
             pickle.dumps(channel.receiver())
 
 
 def test_closed_objects_cannot_be_pickled(path: Path) -> None:
-    """There is nothing to open again."""
+    """Pickling a closed object raises, because there is nothing to open again."""
     channel = open_channel(path, int)
     tx = channel.sender()
     lazy = pickle.loads(pickle.dumps(tx))
@@ -164,7 +164,7 @@ def test_closed_objects_cannot_be_pickled(path: Path) -> None:
 
 
 def test_nothing_is_opened_before_it_is_used(path: Path) -> None:
-    """Unpickling touches nothing, and what was never used is closed, or dropped, without a word."""
+    """Unpickling opens nothing, and an object that was never used is closed or dropped without a warning."""
     with open_channel(path, int) as channel:
         data = pickle.dumps((channel, channel.sender()))
     other, tx = pickle.loads(data)
@@ -186,7 +186,7 @@ def test_nothing_is_opened_before_it_is_used(path: Path) -> None:
 
 
 def test_a_sender_that_was_used_and_closed_leaves_nothing_open(path: Path) -> None:
-    """Its channel is its own, and is closed with it: no warning, nothing open."""
+    """An unpickled sender owns its channel and closes it with itself: no warning, and nothing stays open."""
     with open_channel(path, int) as channel:
         data = pickle.dumps(channel.sender())
     with warnings.catch_warnings():
@@ -220,7 +220,7 @@ def test_clones_of_an_unpickled_sender(path: Path) -> None:
 
 
 def test_an_unpickled_sender_may_be_pickled_again(path: Path) -> None:
-    """Used or not, it is what it was."""
+    """An unpickled sender can be pickled again, whether or not it was used."""
     with open_channel(path, int) as channel:
         with pickle.loads(pickle.dumps(channel.sender())) as unused, pickle.loads(pickle.dumps(unused)) as tx:
             tx.send(1)
@@ -230,7 +230,9 @@ def test_an_unpickled_sender_may_be_pickled_again(path: Path) -> None:
 
 
 def test_an_unpickled_sender_in_many_threads(path: Path) -> None:
-    """Threads that use it for the first time at once open the channel once; closing it at the same time is fine."""
+    """Threads that first use an unpickled sender at once open the channel once, and closing it at the same time is
+    safe.
+    """
     with open_channel(path, int) as channel:
         for _ in range(10):
             tx = pickle.loads(pickle.dumps(channel.sender()))
@@ -257,7 +259,7 @@ def send_unless_closed(tx: Sender[int]) -> None:
 
 
 def test_options_come_along(path: Path) -> None:
-    """Those of the open are as they were; those of the channel are as they are stored by then."""
+    """Pickling keeps the options of one open; channel-wide options are those stored when it is opened again."""
     options = ChannelOptions(validate=True, spin=0.001, segment_size=8192, durability=Durability.FSYNC)
     with open_channel(path, Order, options=options) as channel:
         tx = channel.sender()
@@ -288,7 +290,7 @@ def test_a_missing_channel(path: Path, tmp_path: Path) -> None:
 
 
 def test_a_channel_that_has_become_another(path: Path, tmp_path: Path) -> None:
-    """A copy that no longer fits the channel raises when it is used."""
+    """An unpickled channel raises when it is used, if its type no longer fits the channel."""
     with open_channel(path, int) as channel:
         data = pickle.dumps((channel, channel.sender()))
     path.rename(tmp_path / "moved")
@@ -312,7 +314,7 @@ def test_a_relative_path_is_resolved_when_pickled(tmp_path: Path, monkeypatch: p
 
 
 def test_a_read_only_channel(path: Path) -> None:
-    """It is read-only when it comes back."""
+    """A pickled read-only channel is read-only after unpickling."""
     open_channel(path, int).close()
     with open_channel(path, int, readonly=True) as channel, pickle.loads(pickle.dumps(channel)) as other:
         assert other.statistics().messages == 0
@@ -372,7 +374,7 @@ def run_all(context: BaseContext, target: Callable[..., object], arguments: list
 def test_processes_that_send_through_a_pickled_sender(
     path: Path, context: BaseContext, work: Callable[..., object]
 ) -> None:
-    """Spawned, served or forked: each process sends, and the parent receives everything, each one's in order."""
+    """Processes that get a pickled sender send, and the parent receives the messages of each process in order."""
     each, total = 2, 50
     channel = open_channel(path, tuple[int, int])
     tx = channel.sender() if work is send_some else cast("object", asyncio.run(async_sender(path)))
@@ -413,7 +415,7 @@ def check(got: list[tuple[int, int]], each: int, total: int) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_processes_that_receive_through_a_pickled_channel(path: Path, context: BaseContext) -> None:
-    """Each process has its own name and receives everything; all of them report to the parent."""
+    """Processes that get a pickled channel receive every message under their own names, and report to the parent."""
     with open_channel(path, tuple[int, int]) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([(-1, number) for number in range(500)])
         rx.seek("latest")
@@ -427,14 +429,14 @@ def test_processes_that_receive_through_a_pickled_channel(path: Path, context: B
 def test_every_kind_of_type_is_found_in_another_process(
     path: Path, message_type: TypeForm[object], message: object
 ) -> None:
-    """Types are found again where their modules are."""
+    """Message types of every kind are found again in another process by their module."""
     with open_channel(path, message_type) as channel, channel.receiver() as rx, channel.sender() as tx:
         run_all(multiprocessing.get_context("forkserver"), send_some, [(tx, [message] * 3)])
         assert rx.receive_many(9) == [message] * 3
 
 
 def test_a_pool_of_processes(path: Path) -> None:
-    """Senders are passed to a pool as arguments of each task."""
+    """A process pool accepts senders as arguments of each task."""
     with open_channel(path, int) as channel:
         tx = pickle.loads(pickle.dumps(channel.sender()))
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -447,7 +449,7 @@ def test_a_pool_of_processes(path: Path) -> None:
 
 
 def test_errors_come_back_from_another_process(path: Path) -> None:
-    """An error that happens there is raised here, as itself."""
+    """An error in another process is raised in this one with its own type."""
     with open_channel(path, int) as channel:
         channel.seal()
         tx = pickle.loads(pickle.dumps(channel.sender()))

@@ -15,7 +15,7 @@ LEFT_OUT = ("-k", "not a_cancelled_waiter_consumes_no_wakeup")  # it checks befo
 
 @pytest.mark.parametrize("file", ["blocking/test_receiver.py", "channel/test_wakeup.py", "channel/test_close.py"])
 def test_waiting_with_polling(file: str) -> None:
-    """Everything that waits works without futex and FIFO, only later."""
+    """With polling, without futex and FIFOs, everything that waits still works, only later."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", str(TESTS / file), *LEFT_OUT],
         env=os.environ | {"FILECHANNEL_POLL": "1"},

@@ -41,7 +41,7 @@ each_timed_way = pytest.mark.parametrize("way", TIMED.values(), ids=TIMED)
 
 @each_way
 def test_what_is_there_is_received_at_once(channel: FileChannel[int], way: Callable[[Receiver[int]], object]) -> None:
-    """Every way to receive gives what is there, in order."""
+    """Every way to receive returns stored messages at once, in order."""
     with channel.sender() as tx, channel.receiver() as rx:
         tx.send_many(range(20))
         assert [way(rx) for _ in range(20)] == list(range(20))
@@ -49,7 +49,7 @@ def test_what_is_there_is_received_at_once(channel: FileChannel[int], way: Calla
 
 @each_way
 def test_what_comes_later_is_waited_for(channel: FileChannel[int], way: Callable[[Receiver[int]], object]) -> None:
-    """Every way to receive waits for a message that another thread sends, again and again."""
+    """Every way to receive waits, again and again, for a message that another thread sends."""
     with channel.sender() as tx, channel.receiver() as rx:
         for number in range(20):
             with in_thread(partial(way, rx)) as receiving:
@@ -62,7 +62,7 @@ def test_what_comes_later_is_waited_for(channel: FileChannel[int], way: Callable
 
 @each_timed_way
 def test_a_timeout_takes_nothing(path: Path, way: Callable[[Receiver[int], float], object]) -> None:
-    """`TimeoutError` after the time, at once if it is 0, and the next message is received as ever."""
+    """A receive that times out raises `TimeoutError`, at once with 0, and the next message is received as usual."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         for timeout in (0, 0.0, 0.02):
             before = time.monotonic()
@@ -78,7 +78,7 @@ def test_a_timeout_takes_nothing(path: Path, way: Callable[[Receiver[int], float
 def test_a_message_that_is_there_is_received_in_no_time(
     path: Path, way: Callable[[Receiver[int], float], object]
 ) -> None:
-    """With a timeout of 0 what is there is received. Lingering is another matter: it is for more than there is."""
+    """With a timeout of 0 every way to receive returns stored messages."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([1, 2, 3, 4, 5])
         way(rx, 0)
@@ -91,7 +91,7 @@ def test_a_message_that_is_there_is_received_in_no_time(
 def test_a_wrong_timeout_is_named(
     path: Path, way: Callable[[Receiver[int], float], object], timeout: float, there: bool
 ) -> None:
-    """A timeout that is none is an error with its name, whether there is a message or not, and nothing is taken."""
+    """An invalid timeout raises an error with its name, whether or not a message is stored, and takes nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         if there:
             tx.send(1)
@@ -101,7 +101,7 @@ def test_a_wrong_timeout_is_named(
 
 
 def test_wrong_arguments(path: Path) -> None:
-    """What is not a number of messages, or a time, is refused."""
+    """Receive methods refuse an invalid number of messages and an invalid time."""
     with open_channel(path, int) as channel, channel.receiver() as rx:
         for arguments, keywords in (((1, 2), {}), ((), {"timeot": 1}), ((1,), {"timeout": 1}), ((), {"item": 1})):
             with pytest.raises(TypeError):
@@ -116,7 +116,7 @@ def test_wrong_arguments(path: Path) -> None:
 
 
 def test_receive_many_gives_what_is_there(path: Path) -> None:
-    """At least one message, at most as many as asked for, and without lingering no wait for more."""
+    """`receive_many` returns at least one and at most *n* messages, and without *linger* waits for no more."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many(range(10))
         assert rx.receive_many(4) == [0, 1, 2, 3]
@@ -143,7 +143,7 @@ def test_lingering_waits_for_more(path: Path) -> None:
 
 
 def test_lingering_ends_with_the_stream(path: Path) -> None:
-    """A sealed channel has no more to wait for, and neither has a replay that stops."""
+    """A linger ends at once when the channel is sealed or a replay reaches its stop."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send(1)
         with channel.replay() as history:
@@ -157,7 +157,7 @@ def test_lingering_ends_with_the_stream(path: Path) -> None:
 
 
 def test_closing_under_a_thread_that_lingers(path: Path) -> None:
-    """A receiver that is closed while it lingers raises, and has received nothing."""
+    """A receive that lingers raises when the receiver is closed, and takes nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver()
         tx.send(1)
@@ -178,7 +178,7 @@ def test_a_record_has_its_position(path: Path) -> None:
 
 
 def test_a_loop_ends_with_the_stream(channel: FileChannel[int]) -> None:
-    """`for` iterates over everything, waits for more, and ends when the channel is sealed."""
+    """A `for` loop receives every message, waits for more, and ends when the channel is sealed."""
     with channel.sender() as tx, channel.receiver() as rx:
         tx.send_many(range(5))
         with in_thread(lambda: list(rx)) as receiving:
@@ -196,7 +196,7 @@ def test_a_loop_ends_with_the_stream(channel: FileChannel[int]) -> None:
 
 @each_way
 def test_sealing_ends_every_wait(path: Path, way: Callable[[Receiver[int]], object]) -> None:
-    """A waiting thread gets the end of the stream."""
+    """A thread that waits gets the end of the stream when the channel is sealed."""
     with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(partial(way, rx)) as receiving:
         until(lambda: channel.statistics().waiters == 1)
         channel.seal()
@@ -206,7 +206,7 @@ def test_sealing_ends_every_wait(path: Path, way: Callable[[Receiver[int]], obje
 @each_way
 @pytest.mark.parametrize("what", ["receiver", "channel"])
 def test_closing_ends_every_wait_at_once(path: Path, way: Callable[[Receiver[int]], object], what: str) -> None:
-    """`ClosedResourceError` for a thread that waits, when another one closes the receiver or the channel."""
+    """A waiting thread gets `ClosedResourceError` when another thread closes the receiver or the channel."""
     delays = []
     for _ in range(3):
         with open_channel(path, int) as channel:
@@ -227,17 +227,17 @@ def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
     """Only the waiter of the closed clone gets an error."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         clone = rx.clone()
-        with in_thread(rx.receive) as receiving, in_thread(clone.receive) as told:
+        with in_thread(rx.receive) as receiving, in_thread(clone.receive) as closed_one:
             until(lambda: channel.statistics().waiters == 2)
             clone.close()
-            assert isinstance(told.exception(60), ClosedResourceError)
+            assert isinstance(closed_one.exception(60), ClosedResourceError)
             assert not receiving.done()
             tx.send(1)
             assert receiving.result(60) == 1
 
 
 def test_seeking_wakes_a_waiting_thread(path: Path) -> None:
-    """A waiting thread resumes where another one has moved the receiver to."""
+    """A waiting thread resumes where another thread has moved the receiver to."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         tx.send_many([1, 2, 3])
         rx.seek("latest")
@@ -252,7 +252,7 @@ def test_seeking_wakes_a_waiting_thread(path: Path) -> None:
 
 
 def test_peek_takes_nothing(path: Path) -> None:
-    """`peek` shows what comes next."""
+    """`peek` returns the next messages and consumes none."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         assert rx.peek() == []
         tx.send_many([1, 2, 3])
@@ -278,7 +278,7 @@ def test_clones_share_the_position(path: Path) -> None:
 
 
 def test_a_name_resumes_where_it_stopped(path: Path) -> None:
-    """Every name gets every message, once, across reopening; `unsubscribe` forgets it."""
+    """Every name receives every message once, across reopening; `unsubscribe` forgets its position."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a").close()
         tx.send_many(range(4))
@@ -297,7 +297,7 @@ def test_a_name_resumes_where_it_stopped(path: Path) -> None:
 
 
 def test_unsubscribing_under_a_thread_that_waits(path: Path) -> None:
-    """The waiting thread gets the same error as for a closed receiver."""
+    """A waiting thread gets `ClosedResourceError` when the receiver is unsubscribed."""
     with open_channel(path, int) as channel, channel.receiver() as rx, in_thread(rx.receive) as receiving:
         until(lambda: channel.statistics().waiters == 1)
         rx.unsubscribe()
@@ -305,7 +305,7 @@ def test_unsubscribing_under_a_thread_that_waits(path: Path) -> None:
 
 
 def test_a_replay_stops(path: Path) -> None:
-    """A replay ends at its stop, and without a stop it continues live."""
+    """A replay ends at its stop, and without a stop it waits for new messages."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(5))
         with channel.replay() as history, channel.replay(stop=None) as live:
@@ -337,9 +337,7 @@ def test_a_message_that_does_not_decode(path: Path) -> None:
 
 
 def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
-    """Ten threads wait, with and without spinning, and the interpreter is free: this one keeps
-    running, and wakes them.
-    """
+    """While ten threads wait, spinning or not, this thread can run Python, and wakes them."""
     options = ChannelOptions(spin=0.5)
     with open_channel(path, int) as channel, open_channel(path, int, options=options) as spinning:
         receivers = [channel.receiver(str(number)) for number in range(9)] + [spinning.receiver("spinning")]
@@ -348,10 +346,10 @@ def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
         for thread in threads:
             thread.start()
         until(lambda: channel.statistics().waiters >= 9)
-        begun = time.monotonic()
+        started = time.monotonic()
         while progress < 1_000_000:
             progress += 1
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
         with channel.sender() as tx:
             tx.send(7)
         for thread in threads:
@@ -360,7 +358,7 @@ def test_waiting_threads_leave_the_others_alone(path: Path) -> None:
 
 
 def test_every_thread_that_waits_is_woken(path: Path) -> None:
-    """One message wakes every name that waits for it; threads of one name share a batch."""
+    """One message wakes every name that waits for it, and threads of one name share a batch."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         receivers = [channel.receiver(str(number)) for number in range(20)]
         got: list[int] = []
@@ -374,7 +372,7 @@ def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
     """With a long *spin* a timeout, a close and a message are still noticed in time."""
     with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.sender() as tx:
         rx = channel.receiver()
-        begun = time.monotonic()
+        started = time.monotonic()
         for timeout in (0, 0.01):
             with pytest.raises(TimeoutError):
                 rx.receive(timeout)
@@ -395,11 +393,11 @@ def test_spinning_is_bounded_by_the_timeout(path: Path) -> None:
         with in_thread(rx.receive) as receiving:
             rx.close()
             assert isinstance(receiving.exception(30), ClosedResourceError)
-        assert time.monotonic() - begun < 30
+        assert time.monotonic() - started < 30
 
 
 def test_a_timeout_is_not_doubled_by_spinning(path: Path) -> None:
-    """A long *spin* is part of the timeout, at its best of three tries far from twice of it."""
+    """A long *spin* is part of the timeout: the best of three tries takes far less than twice the timeout."""
     with open_channel(path, int, options=ChannelOptions(spin=60.0)) as channel, channel.receiver() as rx:
         seconds = list[float]()
         while not seconds or (seconds[-1] >= 1.4 and len(seconds) < 3):
@@ -411,7 +409,7 @@ def test_a_timeout_is_not_doubled_by_spinning(path: Path) -> None:
 
 
 def test_spinning_notices_a_close_soon(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A thread that spins does so in slices, and notices the close before the second is over that one sleep takes."""
+    """A spinning thread notices within a second that the receiver was closed."""
     watch, watching = Subscription.watch, threading.Event()
 
     def watched(self: Subscription[int], seconds: float) -> bool:
@@ -464,14 +462,14 @@ say("fine")
 
 
 def test_spinning_notices_ctrl_c_soon(path: Path) -> None:
-    """`KeyboardInterrupt` comes before the second is over that one sleep takes."""
+    """A spinning thread raises `KeyboardInterrupt` within a second."""
     with running(SPINNING, path) as child:
         child.expect("fine")
         child.end()
 
 
 def test_a_reader_without_rights_to_say_that_it_waits(path: Path) -> None:
-    """A read-only channel is looked at from time to time; *poll_interval* bounds how long that takes."""
+    """A receiver that cannot announce that it waits polls, and *poll_interval* bounds the delay."""
     with open_channel(path, int) as channel, channel.sender() as tx, running_readonly(path) as copy:
         with copy.replay("latest", stop=None) as rx:
             with pytest.raises(TimeoutError):
@@ -488,7 +486,7 @@ def running_readonly(path: Path) -> FileChannel[int]:
 
 
 def test_polling_notices_a_close_at_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the pauses between two looks are, closing and seeking end them."""
+    """Closing and seeking end a polling wait at once, however long the pauses between two checks are."""
     monkeypatch.setattr(waiters, "POLL", True)
     options = ChannelOptions(poll_interval=3600.0)
     with open_channel(path, int, options=options) as channel, channel.sender() as tx:
@@ -506,7 +504,7 @@ def test_polling_notices_a_close_at_once(path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_nothing_there(channel: FileChannel[int]) -> None:
-    """The methods that do not wait raise."""
+    """With nothing stored `receive_nowait` raises `WouldBlock`, and `receive_many_nowait` returns an empty list."""
     with channel.receiver() as rx:
         with pytest.raises(WouldBlock):
             rx.receive_nowait()
@@ -516,7 +514,7 @@ def test_nothing_there(channel: FileChannel[int]) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
 def test_peek_while_another_thread_purges(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """A purge that moves the receiver after the reader that looks ahead was placed is not taken for lost messages."""
+    """A purge between the moves of a receiver and of its look-ahead reader is not reported as lost messages."""
     with open_channel(path, bytes) as channel, channel.sender() as tx, getattr(channel, kind)("name") as rx:
         tx.send_many([b"1", b"2"])
         original = LogReader.stand_beside

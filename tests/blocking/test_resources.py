@@ -115,7 +115,7 @@ USES = [do_nothing, send_and_receive, look_around, roll, configure, commit, read
 
 @pytest.mark.parametrize("use", USES)
 def test_a_closed_channel_holds_nothing(path: Path, use: Callable[[Channel], None]) -> None:
-    """No map and no descriptor, whatever was done with it, and although it is still referred to."""
+    """A closed channel holds no map and no descriptor, whatever it was used for, although it is still referenced."""
     if PURE and use is read_damage:
         pytest.skip("the frames of the pure implementation, which the error refers to, hold views of the segment")
     with open_channel(path, bytes, options=ChannelOptions(segment_size=65536)) as channel:
@@ -126,7 +126,7 @@ def test_a_closed_channel_holds_nothing(path: Path, use: Callable[[Channel], Non
 
 @pytest.mark.parametrize("use", [do_nothing, lambda channel: channel.replay().receive_many(3)])
 def test_a_closed_channel_that_was_read_only_holds_nothing(path: Path, use: Callable[[Channel], object]) -> None:
-    """Alone, or where it shares with one that is open for writing."""
+    """A closed read-only channel holds no map and no descriptor, alone or beside one that is open for writing."""
     with open_channel(path, bytes) as writer:
         send_and_receive(writer)
         with open_channel(path, bytes, readonly=True) as channel:
@@ -139,7 +139,7 @@ def test_a_closed_channel_that_was_read_only_holds_nothing(path: Path, use: Call
 
 
 def test_the_last_of_several_handles_releases_the_channel(path: Path) -> None:
-    """Closing one leaves the other one what it needs."""
+    """Closing one of several handles keeps what the others need."""
     first, second = open_channel(path, bytes), open_channel(path, bytes)
     tx, rx = second.sender(), second.receiver("name")
     first.sender().send(b"1")
@@ -151,7 +151,7 @@ def test_the_last_of_several_handles_releases_the_channel(path: Path) -> None:
 
 
 def test_compressed_segments_are_closed(path: Path) -> None:
-    """They are read through a descriptor."""
+    """Closing a channel closes the descriptors of compressed segments."""
     with open_channel(path, bytes, options=ChannelOptions(segment_size=65536)) as channel:
         roll(channel)
         assert compress_all(channel._store, "gzip")
@@ -161,7 +161,7 @@ def test_compressed_segments_are_closed(path: Path) -> None:
 
 
 def test_many_cycles_leave_no_map(path: Path) -> None:
-    """Opened and closed a hundred times, a process has as many maps as before."""
+    """A process that opened and closed a channel a hundred times has as many maps as before."""
     before = Path("/proc/self/maps").read_text().count("\n")
     for _ in range(100):
         with open_channel(path, bytes) as channel, channel.receiver("name"):
@@ -171,7 +171,7 @@ def test_many_cycles_leave_no_map(path: Path) -> None:
 
 
 def test_a_file_system_can_be_unmounted_after_close(tmp_path: Path) -> None:
-    """The kernel refuses to while anything of it is open or mapped."""
+    """A file system can be unmounted after the channel was closed: nothing of it is open or mapped."""
     with mounted_image(tmp_path, "ext4") as image:
         with open_channel(image.path / "channel", bytes, options=ChannelOptions(segment_size=65536)) as channel:
             send_and_receive(channel)
@@ -179,7 +179,7 @@ def test_a_file_system_can_be_unmounted_after_close(tmp_path: Path) -> None:
 
 
 def test_a_tmpfs_can_be_unmounted_after_close(tmp_path: Path) -> None:
-    """There, too."""
+    """A tmpfs can be unmounted after the channel on it was closed."""
     with mounted_tmpfs(tmp_path, 64 << 20) as directory:
         with open_channel(directory / "channel", bytes, options=ChannelOptions(segment_size=65536)) as channel:
             roll(channel)
@@ -187,7 +187,7 @@ def test_a_tmpfs_can_be_unmounted_after_close(tmp_path: Path) -> None:
 
 
 def test_a_forked_child_frees_what_it_opens(path: Path) -> None:
-    """What it inherited stays mapped until it ends; what it opens and closes itself does not."""
+    """A forked child releases what it opens and closes itself; inherited maps stay until it ends."""
     with open_channel(path, bytes) as channel:
         channel.sender().send(b"1")
         child = os.fork()
@@ -233,7 +233,7 @@ def run_into_close(
 
 
 def test_closing_under_running_threads(path: Path) -> None:
-    """Each thread gets an error that the channel is closed, and by then what it used is released."""
+    """Threads that use a channel while it closes get an error that it is closed, and what they used is released."""
     for _ in range(30):
         channel = open_channel(path, bytes, options=ChannelOptions(segment_size=65536))
         tx, rx, acked, group = channel.sender(), channel.receiver("a"), channel.ack_receiver("b"), channel.group("c")
@@ -257,7 +257,7 @@ def test_closing_under_running_threads(path: Path) -> None:
 
 
 def test_closing_under_threads_that_wait(path: Path) -> None:
-    """Threads that wait for a message, and for capacity."""
+    """Threads that wait for a message or for capacity get an error when the channel is closed."""
     channel = open_channel(path, bytes, options=ChannelOptions(capacity=Capacity(max_messages=1)))
     full, empty = channel.receiver("full"), channel.receiver("empty", start="latest")
     channel.sender().send(b"1")
@@ -279,7 +279,7 @@ def test_closing_under_threads_that_wait(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
 def test_a_deleted_receiver_gives_its_name_up(path: Path, kind: str) -> None:
-    """At once, and its file with it; the position stays."""
+    """A deleted receiver releases its name and its file at once; its position stays stored."""
     with open_channel(path, bytes) as channel:
         channel.sender().send(b"1")
         rx = getattr(channel, kind)("name")
@@ -291,7 +291,7 @@ def test_a_deleted_receiver_gives_its_name_up(path: Path, kind: str) -> None:
 
 
 def test_a_deleted_member_leaves_its_group(path: Path) -> None:
-    """What it had is redelivered to the others."""
+    """The outstanding messages of a deleted member are redelivered to the other members."""
     with open_channel(path, bytes) as channel:
         channel.sender().send(b"1")
         member, other = channel.group("group"), channel.group("group")
@@ -301,7 +301,7 @@ def test_a_deleted_member_leaves_its_group(path: Path) -> None:
 
 
 def test_a_clone_keeps_the_name(path: Path) -> None:
-    """The last one that is deleted gives it up."""
+    """The name is released when the last clone is deleted."""
     with open_channel(path, bytes) as channel, ExitStack():
         channel.sender().send(b"1")
         rx = channel.receiver("name")

@@ -39,7 +39,7 @@ many_processes = pytest.mark.skipif(PURE, reason="the pure implementation has a 
 
 
 def test_what_is_sent_is_there_on_return(channel: FileChannel[int]) -> None:
-    """After `send` every receiver can get the message, under every durability."""
+    """After `send` returns every receiver can get the message, under every durability."""
     with channel.sender() as tx, channel.receiver() as rx, channel.receiver("other") as other:
         for number in range(50):
             assert tx.send(number) is None  # type: ignore[func-returns-value]
@@ -48,7 +48,7 @@ def test_what_is_sent_is_there_on_return(channel: FileChannel[int]) -> None:
 
 
 def test_a_batch_returns_the_offset_of_its_first_message(channel: FileChannel[int]) -> None:
-    """`send_many` takes any iterable, sends it as a whole and returns where it begins."""
+    """`send_many` accepts any iterable, sends it as one batch, and returns the offset of its first message."""
     with channel.sender() as tx, channel.receiver() as rx:
         tx.send(0)
         start = tx.write_offset
@@ -58,7 +58,7 @@ def test_a_batch_returns_the_offset_of_its_first_message(channel: FileChannel[in
 
 
 def test_an_empty_batch_is_nothing(channel: FileChannel[int]) -> None:
-    """`send_many([])` sends nothing, even on a sealed channel, and returns the end."""
+    """`send_many([])` sends nothing, even to a sealed channel, and returns the write offset."""
     with channel.sender() as tx:
         channel.seal()
         assert tx.send_many([]) == tx.write_offset
@@ -66,7 +66,7 @@ def test_an_empty_batch_is_nothing(channel: FileChannel[int]) -> None:
 
 
 def test_a_bad_item_names_its_index(channel: FileChannel[int]) -> None:
-    """Of a batch with a bad item nothing is sent."""
+    """A batch with a bad item is not sent at all, and the error names the index of the item."""
     with channel.sender() as tx:
         with pytest.raises(MessageTypeError) as failure:
             tx.send_many([1, 2, "three"])  # type: ignore[list-item]
@@ -77,7 +77,7 @@ def test_a_bad_item_names_its_index(channel: FileChannel[int]) -> None:
 
 
 def test_values_that_do_not_fit(path: Path) -> None:
-    """Errors of the codec and of the size are those of the async sender, with and without a timeout."""
+    """A value or message size that does not fit raises the errors of the async sender, with and without a timeout."""
     options = ChannelOptions(max_message_size=100, validate=True)
     with open_channel(path, Order, options=options) as channel, channel.sender() as tx:
         for timeout in (None, 1.0):
@@ -133,7 +133,7 @@ def test_a_closed_sender_refuses_everything(channel: FileChannel[int]) -> None:
 
 
 def test_sending_to_a_sealed_channel(channel: FileChannel[int]) -> None:
-    """After `seal` sends raise `ChannelSealedError`."""
+    """Every way to send to a sealed channel raises `ChannelSealedError`."""
     with channel.sender() as tx:
         tx.send(1)
         channel.seal()
@@ -144,7 +144,7 @@ def test_sending_to_a_sealed_channel(channel: FileChannel[int]) -> None:
 
 @pytest.mark.parametrize("timeout", ["soon", -1, float("nan"), float("inf"), True, 1j])
 def test_a_wrong_timeout_is_named(path: Path, timeout: float) -> None:
-    """A timeout that is none raises an error with its name, and nothing is sent."""
+    """An invalid timeout raises an error with its name, and nothing is sent."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         for call in (partial(tx.send, 1, timeout), partial(tx.send, 1, timeout=timeout), partial(tx.send_many, [1])):
             keywords = {"timeout": timeout} if call.func == tx.send_many else {}
@@ -168,7 +168,7 @@ def test_wrong_arguments(path: Path) -> None:
 
 
 def test_send_returns_only_when_the_message_is_on_disk(path: Path, gate: Gate) -> None:
-    """Under FSYNC `send` and `send_many` wait for the disk, and no receiver sees the message before."""
+    """Under FSYNC `send` and `send_many` wait for the disk, and no receiver sees a message before it is there."""
     with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         for send, expected in ((partial(tx.send, 1), [1]), (partial(tx.send_many, [2, 3]), [2, 3])):
             with gate.closed(), in_thread(send) as sending:
@@ -182,7 +182,7 @@ def test_send_returns_only_when_the_message_is_on_disk(path: Path, gate: Gate) -
 
 
 def test_threads_share_a_flush(path: Path, gate: Gate) -> None:
-    """Thirty threads that send at once wait for a few flushes, not for thirty."""
+    """Thirty threads that send at once under FSYNC wait for a few flushes, not for thirty."""
     with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx:
         tail = partial(channel._store.control.tail, deferred=True)
         with gate.closed(), in_thread(partial(tx.send, 0)):
@@ -221,7 +221,7 @@ def test_a_failed_flush_is_reported_to_every_sender_that_waited(path: Path, gate
 
 
 def test_an_interrupted_flush_leaves_no_message_unseen(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C while `send` waits for the disk: the message is in the channel, and becomes visible."""
+    """If Ctrl-C interrupts `send` while it waits for the disk, the message is in the channel and becomes visible."""
     with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
 
         def interrupted(_: int) -> None:
@@ -235,7 +235,7 @@ def test_an_interrupted_flush_leaves_no_message_unseen(path: Path, monkeypatch: 
 
 
 def test_closing_waits_for_threads_in_send(path: Path, gate: Gate) -> None:
-    """A channel that is closed under a thread that waits for the disk lets it return: its message is there."""
+    """Closing a channel lets a thread that waits for the disk return from `send`: its message is stored."""
     channel = open_channel(path, int, options=FSYNC)
     tx = channel.sender()
     with gate.closed(), in_thread(partial(tx.send, 1)) as sending:
@@ -252,7 +252,7 @@ def test_closing_waits_for_threads_in_send(path: Path, gate: Gate) -> None:
 
 @many_processes
 def test_a_timeout_while_another_process_keeps_the_channel(path: Path) -> None:
-    """`TimeoutError`, and nothing was sent; without a timeout `send` waits for the other process."""
+    """While another process holds the writer lock, `send` waits, and with a timeout raises and has sent nothing."""
     with open_channel(path, int) as channel, channel.sender() as tx, running(HOLDER, path) as other:
         other.expect("held")
         os.kill(other.process.pid, signal.SIGSTOP)
@@ -275,7 +275,7 @@ def test_a_timeout_while_another_process_keeps_the_channel(path: Path) -> None:
 
 @many_processes
 def test_the_lock_holder_is_named(path: Path) -> None:
-    """`TimeoutError` names the directory and the process, statistics name it too, and no process while none sends."""
+    """`TimeoutError` names the directory and the lock holder; statistics name it, and no process while none sends."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         assert channel.statistics().busy_writer is None
         with running(HOLDER, path) as other:
@@ -319,7 +319,7 @@ def test_opening_while_another_process_holds_the_writer_lock(path: Path) -> None
 
 @many_processes
 def test_timeouts_of_threads_do_not_add_up(path: Path) -> None:
-    """Threads that wait for another process time out independently, although one of them waits for ever."""
+    """Threads that wait for another process time out independently, although one of them has no timeout."""
     with open_channel(path, int) as channel, channel.sender() as tx, running(HOLDER, path) as other:
         other.expect("held")
         with in_thread(partial(tx.send, 0)) as for_ever:
@@ -338,7 +338,7 @@ def test_timeouts_of_threads_do_not_add_up(path: Path) -> None:
 
 @many_processes
 def test_an_event_loop_keeps_running_while_a_thread_waits_for_another_process(path: Path) -> None:
-    """A thread that waits in `send` does not keep an event loop of the process from timing out or from waiting."""
+    """While a thread waits in `send` for another process, tasks of an event loop can wait and time out."""
 
     async def main() -> None:
         async with filechannel.open_channel(path, int) as channel, channel.sender() as tx:
@@ -363,7 +363,7 @@ def test_an_event_loop_keeps_running_while_a_thread_waits_for_another_process(pa
 
 
 def test_sending_from_a_thread_that_runs_an_event_loop(path: Path) -> None:
-    """The blocking sender works there too, although it should not be used there."""
+    """A blocking sender works in a thread that runs an event loop, although it should not be used there."""
 
     async def main() -> None:
         with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:

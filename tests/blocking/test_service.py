@@ -58,7 +58,7 @@ def failing_once() -> tuple[Callable[[int], None], list[int]]:
 
 @each_waiting
 def test_threads_handle_what_comes_beside_the_body(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, acknowledged, in a thread of the service; at the end nothing is left of it."""
+    """Threads of the service handle messages in order and acknowledge them; at the end no thread is left."""
     monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel, channel.sender() as tx:
         fill(channel, 100)
@@ -81,7 +81,7 @@ def test_threads_handle_what_comes_beside_the_body(path: Path, polls: bool, monk
 
 
 def test_run_calls_the_handler_here(channel: FileChannel[int]) -> None:
-    """In the calling thread, under every durability, until a handler stops the service."""
+    """`run` calls the handler in the calling thread, under every durability, until a handler stops the service."""
     fill(channel, 10)
     here = threading.get_ident()
 
@@ -99,7 +99,7 @@ def test_run_calls_the_handler_here(channel: FileChannel[int]) -> None:
 
 
 def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> None:
-    """All arrive in order."""
+    """Messages behind one that fails ten times are handled after it, in order."""
     with open_channel(path, int) as channel:
         fill(channel, 20)
         channel.seal()
@@ -121,7 +121,7 @@ def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> None:
 
 @pytest.mark.parametrize("beside", [False, True], ids=["run", "with"])
 def test_a_message_without_attempts_left_ends_the_service(path: Path, beside: bool) -> None:
-    """The error is raised by `run`, or where the body ends; the message stays the next one."""
+    """A message without attempts left raises its error from `run` or at the end of the body, and stays the next one."""
 
     def handle(number: int) -> None:
         if number == 2:
@@ -144,7 +144,7 @@ def test_a_message_without_attempts_left_ends_the_service(path: Path, beside: bo
 
 
 def test_both_errors_are_raised(path: Path) -> None:
-    """If the body fails too, both are raised in a group; the body's error alone is raised as it is."""
+    """If the body fails too, both errors are raised in a group; an error of the body alone is raised as it is."""
 
     def handle(number: int) -> None:
         raise ValueError
@@ -164,7 +164,7 @@ def test_both_errors_are_raised(path: Path) -> None:
 
 
 def test_no_more_than_so_many_at_once(path: Path) -> None:
-    """The bound is reached, also by `run`, and everything is handled once."""
+    """No more than *concurrency* handlers run at once, also with `run`, and each message is handled once."""
     with open_channel(path, int) as channel:
         fill(channel, 200)
         channel.seal()
@@ -187,7 +187,7 @@ def test_no_more_than_so_many_at_once(path: Path) -> None:
 
 
 def test_other_messages_are_processed_while_one_waits_for_its_next_attempt(path: Path) -> None:
-    """The position waits for it."""
+    """While a failed message waits for its next attempt others are processed; the stored position stays at it."""
     with open_channel(path, int) as channel:
         fill(channel, 20)
         handle, called = failing_once()
@@ -198,7 +198,7 @@ def test_other_messages_are_processed_while_one_waits_for_its_next_attempt(path:
 
 
 def test_paused_and_stopped_between_two_attempts(path: Path) -> None:
-    """The next attempt waits for `resume`; stopped then, it ends at once and the message is what comes next."""
+    """The next attempt waits for `resume`; if the service is stopped instead, the message stays the next one."""
     with open_channel(path, int) as channel:
         fill(channel, 3)
         handle, called = failing_once()
@@ -219,7 +219,7 @@ def test_paused_and_stopped_between_two_attempts(path: Path) -> None:
 
 @each_waiting
 def test_paused_and_stopped_while_it_waits(path: Path, polls: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No message is started while it is paused, none is missing afterwards, and any thread may stop it."""
+    """A paused service starts no message and misses none afterwards, and any thread may stop it."""
     monkeypatch.setattr(waiters, "POLL", polls)
     with open_channel(path, int) as channel:
         got = list[int]()
@@ -238,7 +238,7 @@ def test_paused_and_stopped_while_it_waits(path: Path, polls: bool, monkeypatch:
 
 
 def test_grace_bounds_the_wait_for_a_handler(path: Path) -> None:
-    """A thread that still runs then is left alone, and its message is redelivered."""
+    """A handler thread that exceeds the grace period is abandoned, and its message is redelivered."""
     with open_channel(path, int) as channel:
         fill(channel, 2)
         entered, gate, ended = threading.Event(), threading.Event(), threading.Event()
@@ -296,7 +296,7 @@ with open_channel(path, int) as channel, channel.sender() as tx:
 
 @pytest.mark.parametrize("poll", ["", "1"], ids=["futex", "polling"])
 def test_ctrl_c_ends_it(path: Path, poll: str) -> None:
-    """While it waits for messages, and in the middle of a handler, whose message is redelivered."""
+    """Ctrl-C ends a service that waits for messages or runs a handler, whose message is redelivered."""
     with running(INTERRUPTED, path, FILECHANNEL_POLL=poll) as child:
         for state in ("waits", "works"):
             child.expect(state)
@@ -309,7 +309,7 @@ async def promise(number: int) -> None:
 
 
 def test_a_coroutine_handler_is_refused(path: Path) -> None:
-    """The service would not await it, and the message would be lost."""
+    """A coroutine function is refused as handler of a blocking service, which would not await it."""
     with open_channel(path, int) as channel:
         fill(channel, 1)
         with pytest.raises(HandlerError, match="returned an awaitable"):
@@ -318,7 +318,7 @@ def test_a_coroutine_handler_is_refused(path: Path) -> None:
 
 
 def test_the_name_is_taken_and_freed(path: Path) -> None:
-    """From `serve` on, until the service has ended."""
+    """`serve` owns the consumer name until the service has ended."""
     with open_channel(path, int) as channel:
         service = channel.serve(print)
         with pytest.raises(ConsumerBusyError):
@@ -332,7 +332,7 @@ def test_the_name_is_taken_and_freed(path: Path) -> None:
 
 
 def test_acks_reach_the_disk_as_the_options_say(path: Path) -> None:
-    """With `cursor_flush="fsync"` too, everything is handled and acknowledged."""
+    """With `cursor_flush="fsync"` every message is handled and acknowledged."""
     with open_channel(path, int, options=ChannelOptions(cursor_flush="fsync")) as channel:
         fill(channel, 5)
         channel.seal()
@@ -343,7 +343,7 @@ def test_acks_reach_the_disk_as_the_options_say(path: Path) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_letters_and_redriving(path: Path, concurrency: int) -> None:
-    """What fails and what does not decode has a letter; redriven, the messages are what they were."""
+    """Messages that fail or do not decode become dead letters, and redriving sends the original messages."""
     with open_channel(path, object) as channel, channel.sender() as tx:
         tx.send_many([0, "one", 2, 3, "four"])
         channel.configure(schema=int)
@@ -386,7 +386,7 @@ SMALL_AND_DROPPING = ChannelOptions(
 
 @pytest.mark.parametrize("moment", ["before its letter", "after its letter"])
 def test_an_undecodable_message_may_be_removed_meanwhile(path: Path, moment: str) -> None:
-    """The capacity drops it before, or after, its letter is written: the service counts it and continues."""
+    """A service counts a message that is dropped before or after its letter is written, and continues."""
     with (
         open_channel(path, object, options=SMALL_AND_DROPPING) as channel,
         channel.sender() as tx,

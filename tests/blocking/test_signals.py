@@ -154,7 +154,9 @@ def seeded(rng: random.Random) -> None:
 def test_a_send_that_is_interrupted_leaves_the_channel_usable(
     begin: Begin, options: ChannelOptions, how: str, stride: int
 ) -> None:
-    """The message was sent, or not; all others arrive once, in order, and no thread has to wait."""
+    """After an interrupted send the message was sent or not; all others arrive once, in order, and no thread is
+    blocked.
+    """
     trial = begin(options)
     accepted, received, perhaps = list[int](), list[int](), set[int]()
 
@@ -188,7 +190,7 @@ def test_a_send_that_is_interrupted_leaves_the_channel_usable(
 def test_a_receive_or_an_ack_that_is_interrupted_leaves_the_channel_usable(
     begin: Begin, options: ChannelOptions, kind: str, stride: int
 ) -> None:
-    """Nothing that was not acknowledged is lost, and what was is not delivered again."""
+    """After an interrupted receive or ack no unacknowledged message is lost, and no acknowledged one is redelivered."""
     trial = begin(options)
     acked, perhaps = list[int](), set[int]()
     rx: AckReceiver[bytes] = trial.channel.ack_receiver("r") if kind == "ack_receiver" else trial.channel.group("r")  # type: ignore[assignment]
@@ -228,7 +230,7 @@ def _drain_acking(rx: AckReceiver[bytes]) -> list[int]:
 @pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("stride", _strides())
 def test_a_plain_receive_that_is_interrupted_leaves_the_channel_usable(begin: Begin, stride: int) -> None:
-    """The message it was about to return may be missed, since nothing acknowledges it; no other is."""
+    """An interrupted receive may lose the message that it was about to return, since nothing acks it, but no other."""
     trial = begin(OS)
 
     def receive() -> Callable[[], object]:
@@ -251,7 +253,7 @@ def test_a_plain_receive_that_is_interrupted_leaves_the_channel_usable(begin: Be
 @pytest.mark.parametrize("stride", [5 * _STRIDE, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("what", ["flush", "statistics", "seek"])
 def test_other_calls_that_are_interrupted_leave_the_channel_usable(begin: Begin, what: str, stride: int) -> None:
-    """The next call does what it should."""
+    """After any other interrupted call the next call works."""
     trial = begin(FSYNC)
     trial.tx.send(trial.next())
 
@@ -276,7 +278,7 @@ def test_other_calls_that_are_interrupted_leave_the_channel_usable(begin: Begin,
 @pytest.mark.parametrize("stride", _strides())
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
 def test_a_name_whose_opening_was_interrupted_is_free(begin: Begin, kind: str, stride: int) -> None:
-    """Another receiver can own it as soon as the registration has ended, which no exception stops half-way."""
+    """Another receiver can own a name whose open was interrupted, once its registration has ended."""
     trial = begin(OS)
     trial.tx.send(trial.next())
     register: Callable[[str], Closable] = getattr(trial.channel, kind)
@@ -305,7 +307,7 @@ def test_a_name_whose_opening_was_interrupted_is_free(begin: Begin, kind: str, s
 @pytest.mark.parametrize("stride", [1500, pytest.param(20, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
 def test_opening_and_closing_can_be_interrupted(path: Path, options: ChannelOptions, stride: int) -> None:
-    """Another thread can open the channel afterwards, and finds every message."""
+    """After an interrupted open or close another thread can open the channel and finds every message."""
     accepted = 0
 
     def use() -> None:
@@ -344,7 +346,7 @@ def _open_files(path: Path) -> list[str]:
 @pytest.mark.parametrize("stride", [61, pytest.param(1, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("how", ["open_channel", "an unpickled channel", "async open_channel"])
 def test_an_interrupted_open_leaves_nothing_open(path: Path, how: str, stride: int) -> None:
-    """The store and all its files are closed in the background, although the caller has got no channel."""
+    """The store of an interrupted open is closed in the background, although the caller got no channel."""
     with open_channel(path, bytes) as channel:
         pickled = pickle.dumps(channel)
 
@@ -385,7 +387,7 @@ def test_an_interrupted_open_leaves_nothing_open(path: Path, how: str, stride: i
 def test_closing_again_completes_what_was_interrupted(
     path: Path, options: ChannelOptions, what: str, stride: int
 ) -> None:
-    """No file stays open or mapped, and a name is free, when a second close has returned."""
+    """After an interrupted close a second close leaves no file open or mapped, and the names free."""
     sent = 0
     for number in _numbers(stride):
         channel: FileChannel[bytes] = open_channel(path, bytes, options=options)
@@ -418,7 +420,9 @@ def test_closing_again_completes_what_was_interrupted(
 @pytest.mark.parametrize("seconds", [1.5, pytest.param(20.0, marks=pytest.mark.soak)])
 @pytest.mark.parametrize("options", [OS, FSYNC, BOUNDED, DROPPING], ids=["os", "fsync", "bounded", "dropping"])
 def test_signals_may_come_at_any_time(path: Path, options: ChannelOptions, rng: random.Random, seconds: float) -> None:
-    """Real ones, every few hundred microseconds: each reaches the caller, and what was accepted is received."""
+    """With a real signal every few hundred microseconds each one reaches the caller, and accepted messages are
+    received.
+    """
 
     def handle(_signal: int, _frame: FrameType | None) -> NoReturn:
         raise InterruptError
@@ -461,7 +465,9 @@ def test_signals_may_come_at_any_time(path: Path, options: ChannelOptions, rng: 
 def test_nothing_is_rolled_back_without_the_writer_lock(
     begin: Begin, monkeypatch: pytest.MonkeyPatch, stride: int
 ) -> None:
-    """Wherever a send that rolls is interrupted: without the lock, another process may be writing there."""
+    """A send that is interrupted in a roll removes nothing without the writer lock, because another process may be
+    writing.
+    """
     trial, rolled_back = begin(NO_FREE_LIST), list[bool]()
     log, discard = trial.channel._store.log, Appender.roll_back  # pyright: ignore[reportPrivateUsage]
 
@@ -505,7 +511,7 @@ with open_channel(sys.argv[1], bytes) as channel, channel.sender() as tx:
 def test_another_process_sends_while_sends_are_interrupted(
     path: Path, begin: Begin, options: ChannelOptions, stride: int
 ) -> None:
-    """It never has to wait for the interrupted process, and of neither a message is lost or doubled."""
+    """Another process never waits for an interrupted one, and no message of either is lost or duplicated."""
     trial = begin(options)
     mine, theirs, perhaps = list[int](), list[int](), set[int]()
     command = [sys.executable, "-c", _SENDING, str(path)]

@@ -96,7 +96,7 @@ async def opened(path: Path) -> filechannel.FileChannel[Pair]:
 
 
 def test_fifty_threads_with_handles_of_both_kinds(path: Path, durability: Durability) -> None:
-    """Senders and receivers of both kinds in fifty threads: nothing is lost, doubled or out of order."""
+    """Async and blocking senders and receivers in fifty threads lose, duplicate and reorder nothing."""
     each, senders = 100, 25
     options = ChannelOptions(durability=durability, segment_size=16384)
     with open_channel(path, PAIR, options=options) as channel, anyio.run(opened, path) as other:
@@ -121,7 +121,7 @@ def test_fifty_threads_with_handles_of_both_kinds(path: Path, durability: Durabi
 
 
 def test_clones_are_opened_and_closed_while_others_wait(path: Path) -> None:
-    """Threads that make, use and close clones take no message from those that wait."""
+    """Threads that clone, use and close receivers take no wakeup from threads that wait."""
     total = 2000
     with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         got: list[list[int]] = [[] for _ in range(8)]
@@ -163,7 +163,7 @@ def test_ping_pong_between_threads(path: Path) -> None:
 
 
 def test_closing_while_threads_wait_and_send(path: Path) -> None:
-    """Channels that are closed in the middle of everything end every thread with `ClosedResourceError`."""
+    """Closing channels ends every thread that waits, sends or receives with `ClosedResourceError`."""
     for attempt in range(20):
         channel = open_channel(path / str(attempt), int)
         tx, rx = channel.sender(), channel.receiver()

@@ -35,7 +35,7 @@ def pair(
 
 @DURABILITIES
 def test_outputs_and_ack_take_effect_together(path: Path, durability: Durability) -> None:
-    """At the end of the block; an error undoes all of it."""
+    """Outputs and ack of a step take effect at the end of its block; an error undoes both."""
     with pair(path, durability) as (numbers, texts, rx, tx):
         numbers.sender().send_many(range(5))
         with transaction(rx, tx) as step:
@@ -60,7 +60,7 @@ def test_outputs_and_ack_take_effect_together(path: Path, durability: Durability
 
 
 def test_an_exit_stack_holds_a_step(path: Path) -> None:
-    """It looks up `__exit__` in the class, not in the step."""
+    """`ExitStack` can enter a step, because `__exit__` is a method of its class."""
     with pair(path) as (numbers, texts, rx, tx):
         numbers.sender().send(7)
         with ExitStack() as stack:
@@ -70,7 +70,7 @@ def test_an_exit_stack_holds_a_step(path: Path) -> None:
 
 
 def test_a_loop_ends_with_its_input(path: Path) -> None:
-    """The end of a sealed channel leaves the block, and the loop."""
+    """The end of a sealed channel leaves the block of the step and the loop around it."""
     with pair(path) as (numbers, texts, rx, tx):
         numbers.sender().send_many(range(100))
         numbers.seal()
@@ -82,7 +82,7 @@ def test_a_loop_ends_with_its_input(path: Path) -> None:
 
 
 def test_receiving_in_a_step_may_take_too_long(path: Path) -> None:
-    """Then nothing has happened."""
+    """A receive in a step that times out leaves the step without effect."""
     with pair(path) as (_, _, rx, tx):
         with pytest.raises(TimeoutError), transaction(rx, tx) as step:
             step.send("never")
@@ -93,7 +93,7 @@ def test_receiving_in_a_step_may_take_too_long(path: Path) -> None:
 
 
 def test_threads_take_their_own_consumers(path: Path) -> None:
-    """Several consumers write into one output; each of their steps is there once, whole."""
+    """Several consumers write into one output, and each of their steps is stored once, as a whole."""
     with open_channel(path / "numbers", int) as numbers, open_channel(path / "texts", str) as texts:
         numbers.sender().send_many(range(200))
 
@@ -114,7 +114,7 @@ def test_threads_take_their_own_consumers(path: Path) -> None:
 
 
 def test_only_blocking_ones_will_do(path: Path) -> None:
-    """The error names the other function; nested steps are refused as well."""
+    """A blocking step refuses async receivers and senders by naming the other function, and refuses nested steps."""
     with pair(path) as (numbers, _, rx, tx):
         with pytest.raises(TypeError, match=r"use filechannel\.blocking\.transaction\(\)"):
             filechannel.transaction(rx, tx)  # type: ignore[arg-type]

@@ -56,7 +56,7 @@ def reader(path: Path) -> Iterator[Fork]:
 
 @pytest.mark.usefixtures("reader")
 def test_a_reader_with_locks_blocks_nothing(path: Path) -> None:
-    """Opening, sending, receiving, registering, removing, grouping, configuring, collecting, compressing: all work."""
+    """While a reader holds locks, others open, send, receive, register, remove, configure, reclaim and compress."""
     with _open(path) as channel, channel.sender() as tx:
         tx.send(2000)
         with channel.receiver("known") as rx:
@@ -78,7 +78,7 @@ def test_a_reader_with_locks_blocks_nothing(path: Path) -> None:
 @pytest.mark.usefixtures("reader")
 @shares
 def test_a_reader_with_locks_does_not_keep_processes_apart(path: Path) -> None:
-    """Each of them sees the other, although neither could mark its slot."""
+    """Two processes see each other although a reader's lock keeps both from marking their slots."""
     other = Fork(lambda: _open(path))
     with _open(path) as channel, channel.receiver("mine"):
         assert len(channel.statistics().writers) == 2
@@ -88,7 +88,7 @@ def test_a_reader_with_locks_does_not_keep_processes_apart(path: Path) -> None:
 
 
 def test_a_reader_that_comes_later_blocks_nothing(path: Path) -> None:
-    """It locks what is in use: messages are still sent, and receivers that wait get them."""
+    """When a reader locks what is in use, messages are still sent and wake receivers."""
     with _open(path) as channel, channel.receiver("known") as rx, channel.sender() as tx:
         child = locking_everything(path)
         tx.send_many(list(range(2000)))
@@ -101,7 +101,7 @@ def test_a_reader_that_comes_later_blocks_nothing(path: Path) -> None:
 
 
 def test_only_writers_can_open_the_lock_file_and_the_fifos(path: Path) -> None:
-    """Everything else can be read by the group, and nothing can be written by it."""
+    """Only writers can open the lock file and the FIFOs; the group can read the other files and write none."""
     with _open(path):
         found = [each for each in path.rglob("*") if not each.is_dir()]
         assert path / "wake" / "1" in found
@@ -112,9 +112,7 @@ def test_only_writers_can_open_the_lock_file_and_the_fifos(path: Path) -> None:
 
 
 def test_a_reader_sees_what_it_cannot_know(path: Path) -> None:
-    """It sees the writers, though not for certain, and not the owner of a consumer; a user with
-    write access sees both.
-    """
+    """A reader sees writers, though not for certain, and no owner of a consumer; a user with write access sees both."""
 
     def look() -> tuple[list[int | None], bool, list[object], list[bool]]:
         with open_channel(path, int, readonly=True) as channel:
@@ -135,13 +133,13 @@ def test_a_reader_sees_what_it_cannot_know(path: Path) -> None:
 
 
 def test_a_reader_cannot_write(path: Path) -> None:
-    """The error says how to open the channel."""
+    """Opening a channel for writing without permission raises an error that says how to open it."""
     with pytest.raises(StorageError, match="readonly=True"):
         run_as(READER, lambda: _open(path).close())
 
 
 def test_a_user_who_cannot_read_is_not_advised_to_open_it_for_reading(tmp_path: Path, path: Path) -> None:
-    """That advice would not help in a directory in which no channel can be created, or none can be read."""
+    """The error does not advise to open for reading where no channel can be created or read."""
     tmp_path.chmod(0o755)
     for mode in (0o711, 0o700):
         path.chmod(mode)
@@ -154,7 +152,7 @@ def test_a_user_who_cannot_read_is_not_advised_to_open_it_for_reading(tmp_path: 
 
 
 def test_a_read_only_file_system_can_be_read(tmp_path: Path) -> None:
-    """An open for writing advises to open the channel for reading, and not where it would have to be created."""
+    """On a read-only file system the error advises to open for reading, unless the channel would have to be created."""
     with mounted_tmpfs(tmp_path, 8 << 20) as mounted:
         open_channel(mounted / "orders", int).close()
         run_or_skip("mount", "-o", "remount,ro", mounted)
@@ -166,7 +164,7 @@ def test_a_read_only_file_system_can_be_read(tmp_path: Path) -> None:
 
 @shares
 def test_users_of_a_group_write_together(tmp_path: Path) -> None:
-    """With mode 0660 the lock file is theirs too, whichever user has made it, and whatever their umask is."""
+    """With mode 0660 users of the group can write, whichever user created the lock file with which umask."""
     path = tmp_path / "together"
 
     def send(number: int) -> int:
@@ -188,7 +186,7 @@ def test_users_of_a_group_write_together(tmp_path: Path) -> None:
 
 
 def test_root_makes_a_missing_lock_file_for_the_owner(tmp_path: Path) -> None:
-    """Root, maintaining channels of other users, locks none of them out."""
+    """When root creates a missing lock file it belongs to the owner of the channel."""
     path = tmp_path / "mine"
     run_as(WRITER, lambda: _open(path, 0o600).close())
     (path / "lock").unlink()
@@ -199,7 +197,7 @@ def test_root_makes_a_missing_lock_file_for_the_owner(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_what_root_creates_belongs_to_the_owner_of_the_channel(tmp_path: Path, mode: int) -> None:
-    """Root sends, receives, compresses and reclaims in a channel of another user, who uses it afterwards."""
+    """What root creates in the channel of another user belongs to that user, who can use it afterwards."""
     path = tmp_path / "mine"
     run_as(WRITER, lambda: _open(path, mode).close())
     (path / "lock").unlink()
@@ -224,7 +222,7 @@ def test_what_root_creates_belongs_to_the_owner_of_the_channel(tmp_path: Path, m
 
 
 def test_root_creates_directories_for_the_owner(tmp_path: Path) -> None:
-    """Those that the first use needs, and those that a killed process has not made; one with content is kept."""
+    """Root creates missing directories for the owner of the channel, and keeps one that has content."""
     path, files = tmp_path / "mine", Files()
     run_as(WRITER, lambda: _open(path, 0o600).close())
     files.confine(path)
@@ -236,7 +234,7 @@ def test_root_creates_directories_for_the_owner(tmp_path: Path) -> None:
 
 
 def test_root_changes_the_owner_of_no_existing_file(tmp_path: Path) -> None:
-    """A file of root in the channel of another user, or one that a link there refers to, stays root's."""
+    """Root never changes the owner of an existing file, or of the target of a link."""
     path, victim, files = tmp_path / "mine", tmp_path / "victim", Files()
     run_as(WRITER, lambda: _open(path, 0o600).close())
     files.confine(path)
@@ -254,7 +252,7 @@ def test_root_changes_the_owner_of_no_existing_file(tmp_path: Path) -> None:
 
 
 def test_what_root_creates_in_its_own_channel_stays_its_own(tmp_path: Path) -> None:
-    """Also the group, which the directory decides as for any other file."""
+    """What root creates in its own channel keeps root as owner, and the group that the directory gives it."""
     path = tmp_path / "roots"
     _open(path).close()
     assert {each.stat().st_uid for each in path.rglob("*")} == {0}
@@ -287,7 +285,7 @@ def _changeable_states(path: Path) -> dict[Path, tuple[int, ...]]:
 
 
 def test_a_channel_of_another_user_is_logged_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The log names user and path; with `strict_owner` the channel is refused, and nothing is changed."""
+    """Opening a channel of another user is logged once, with user and path; `strict_owner` refuses it."""
     path = tmp_path / "theirs"
     run_as(WRITER, lambda: _open(path, 0o600).close())
     before = _changeable_states(path)
@@ -306,7 +304,7 @@ def test_a_channel_of_another_user_is_logged_once(tmp_path: Path, caplog: pytest
 
 
 def test_an_owner_and_root_are_trusted(tmp_path: Path) -> None:
-    """A user opens its own channels and those of root; each open checks a channel again that is already open."""
+    """Channels of the user itself and of root are trusted; each open checks a channel that is already open."""
     path = tmp_path / "mine"
     run_as(WRITER, lambda: open_channel(path, int, strict_owner=True).close())
     run_as(WRITER, lambda: open_channel(path, int, strict_owner=True, readonly=True).close())
@@ -325,9 +323,7 @@ def test_an_owner_and_root_are_trusted(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_user_is_not_made_a_channel(tmp_path: Path) -> None:
-    """With `strict_owner`, nothing is created in it; nor is a channel opened whose directory alone
-    has another owner.
-    """
+    """With `strict_owner` no channel is created in, or opened from, a directory that belongs to another user."""
     empty = tmp_path / "empty"
     empty.mkdir()
     os.chown(empty, WRITER, -1)
@@ -341,7 +337,7 @@ def test_a_directory_of_another_user_is_not_made_a_channel(tmp_path: Path) -> No
 
 
 def test_an_unrequested_mode_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Once per path; a user who asked for the mode, or made it private, gets no message."""
+    """A mode that the user did not request is logged once per path, and not if the user made the channel private."""
     path, caplog.handler.level = tmp_path / "wide", logging.WARNING
     asked = ChannelOptions(mode=0o660)
     open_channel(path, int, options=asked, strict_owner=True).close()
@@ -357,7 +353,7 @@ def test_an_unrequested_mode_is_logged(tmp_path: Path, caplog: pytest.LogCapture
 
 
 def test_widened_permissions_are_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The mode of the files counts, whatever the manifest says; once restored, they are trusted again."""
+    """The mode of the files counts, not that of the manifest; after it is restored the channel is trusted again."""
     path, caplog.handler.level = tmp_path / "mine", logging.WARNING
     asked = ChannelOptions(mode=0o600)
     open_channel(path, int, strict_owner=True).close()
@@ -381,7 +377,7 @@ def test_widened_permissions_are_reported(tmp_path: Path, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("name", ["segments", "consumers", "wake", "control", "lock", "channel.json"])
 def test_each_part_is_checked(tmp_path: Path, name: str) -> None:
-    """One that another user owns or may use is enough; each open checks a channel again that is already open."""
+    """One part that another user owns or can write is enough for a refusal, also if the channel is already open."""
     path = tmp_path / "mine"
     open_channel(path, int, strict_owner=True).close()
     mode = stat.S_IMODE((path / name).stat().st_mode)
@@ -398,7 +394,7 @@ def test_each_part_is_checked(tmp_path: Path, name: str) -> None:
 
 
 def test_a_directory_that_others_can_write_to_is_not_made_a_channel(tmp_path: Path) -> None:
-    """With `strict_owner`; a directory whose names can be listed, as `mkdir` creates it, is private enough."""
+    """`strict_owner` refuses a directory that others can write to, but not one whose names they can list."""
     path = tmp_path / "mine"
     path.mkdir()
     path.chmod(0o777)
@@ -410,7 +406,7 @@ def test_a_directory_that_others_can_write_to_is_not_made_a_channel(tmp_path: Pa
 
 
 def test_parts_that_a_group_has_made_are_trusted_if_it_may_write(tmp_path: Path) -> None:
-    """A user who asks for such a mode expects it: any user of the group may be the first to create the lock file."""
+    """With a group mode, parts that another user of the group created are trusted."""
     path, asked = tmp_path / "together", ChannelOptions(mode=0o660)
     open_channel(path, int, options=asked).close()
     os.chown(path / "lock", WRITER, GROUP)
@@ -420,7 +416,7 @@ def test_parts_that_a_group_has_made_are_trusted_if_it_may_write(tmp_path: Path)
 
 
 def test_a_pickled_handle_is_as_strict(tmp_path: Path) -> None:
-    """In whatever process it is opened again."""
+    """A pickled handle keeps `strict_owner` in the process that opens it again."""
     path = tmp_path / "mine"
     channel = open_channel(path, int, strict_owner=True)
     handle = pickle.dumps(channel)

@@ -26,7 +26,9 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "migrating" / "anyio.md"
 
 
 async def test_closing_the_last_sender(make_pair: MakePair[int]) -> None:
-    """It ends a memory stream. A channel has other senders, tomorrow or in other processes: `seal()` ends it."""
+    """Closing the last sender ends a memory stream; a channel, which may have senders later or elsewhere, ends by
+    `seal()`.
+    """
     async with make_pair(int) as pair:
         pair.tx.close()
         if pair.channel is None:
@@ -41,7 +43,7 @@ async def test_closing_the_last_sender(make_pair: MakePair[int]) -> None:
 
 
 async def test_sending_after_the_end(make_pair: MakePair[int]) -> None:
-    """A memory stream has no sender then; one of a sealed channel is open and raises that it is sealed."""
+    """After its end a memory stream has no sender; a sender of a sealed channel is open and raises an error."""
     async with make_pair(int) as pair:
         await pair.end()
         with pytest.raises(ClosedResourceError if pair.channel is None else ChannelSealedError):
@@ -49,7 +51,7 @@ async def test_sending_after_the_end(make_pair: MakePair[int]) -> None:
 
 
 async def test_sending_without_a_receiver(make_pair: MakePair[int]) -> None:
-    """It breaks a memory stream. A channel keeps the message for a later receiver."""
+    """Sending without a receiver breaks a memory stream; a channel keeps the message for a later receiver."""
     async with make_pair(int) as pair:
         pair.rx.close()
         if pair.channel is None:
@@ -83,7 +85,9 @@ async def test_closing_the_last_receiver_while_a_sender_waits(make_pair: MakePai
 
 
 async def test_what_was_not_received_when_everything_is_closed(path: Path) -> None:
-    """A memory stream loses it. In a channel the next receiver of that name begins with it."""
+    """A closed memory stream loses items that were not received; a channel keeps them for the next receiver of that
+    name.
+    """
     async with open_channel(path, int) as channel:
         with channel.sender() as tx, channel.receiver() as rx:
             await tx.send(1)
@@ -115,7 +119,7 @@ async def test_what_is_received(make_pair: MakePair[Order]) -> None:
 
 
 async def test_an_item_of_another_type(make_pair: MakePair[Order]) -> None:
-    """A memory stream does not look. A channel refuses it, and nothing was sent."""
+    """A memory stream accepts an item of another type; a channel refuses it, and sends nothing."""
     async with make_pair(Order) as pair:
         if pair.channel is None:
             await pair.tx.send("an order")  # type: ignore[arg-type]
@@ -140,7 +144,7 @@ async def test_another_stream_to_the_same_items(make_pair: MakePair[int]) -> Non
 
 
 async def test_what_send_nowait_returns(make_pair: MakePair[int]) -> None:
-    """Nothing, and the position of the message in the channel."""
+    """`send_nowait` returns None for a memory stream, and the offset of the message for a channel."""
     async with make_pair(int) as pair:
         before = pair.channel.statistics().write_offset if pair.channel else None
         assert pair.tx.send_nowait(1) == before
@@ -200,7 +204,7 @@ async def test_sending_in_a_cancelled_scope(make_pair: MakePair[int]) -> None:
 
 
 async def test_the_end_of_a_stapled_stream(make_pair: MakePair[int]) -> None:
-    """`send_eof` closes the sender: that is the end of a memory stream, and of a channel it is not."""
+    """`send_eof` of a stapled stream closes the sender, which ends a memory stream and not a channel."""
     async with make_pair(int) as pair:
         await StapledObjectStream(pair.tx, pair.rx).send_eof()
         with pytest.raises(EndOfStream if pair.channel is None else WouldBlock):
@@ -208,7 +212,7 @@ async def test_the_end_of_a_stapled_stream(make_pair: MakePair[int]) -> None:
 
 
 async def test_a_stream_that_is_not_closed(make_pair: MakePair[int]) -> None:
-    """A memory stream warns when it is collected. A channel closes what it has made."""
+    """A memory stream that is not closed warns when it is collected; a channel closes what it created."""
     async with make_pair(int) as pair:
         clone = pair.tx.clone()
         if pair.channel is None:

@@ -31,7 +31,7 @@ async def receive_into(stream: ObjectReceiveStream[int], received: list[int]) ->
 
 
 async def test_items_come_in_the_order_in_which_they_were_sent(make_pair: MakePair[int]) -> None:
-    """First in, first out, with `send` or `send_nowait`, `receive` or `receive_nowait`."""
+    """Items are received in the order in which they were sent, with every combination of methods."""
     async with make_pair(int) as pair:
         await pair.tx.send(1)
         pair.tx.send_nowait(2)
@@ -41,7 +41,7 @@ async def test_items_come_in_the_order_in_which_they_were_sent(make_pair: MakePa
 
 @pytest.mark.parametrize("nowait", [False, True], ids=["send", "send_nowait"])
 async def test_a_receiver_that_waits_gets_the_next_item(nowait: bool, make_pair: MakePair[int]) -> None:
-    """`receive` waits for a sender."""
+    """A task that waits in `receive` gets the next item."""
     received: list[int] = []
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
@@ -57,7 +57,7 @@ async def test_a_receiver_that_waits_gets_the_next_item(nowait: bool, make_pair:
 
 
 async def test_nothing_to_receive_would_block(make_pair: MakePair[int]) -> None:
-    """`receive_nowait` raises `WouldBlock` when there is nothing, and later works."""
+    """`receive_nowait` of an empty stream raises `WouldBlock`, and works when there is an item."""
     async with make_pair(int) as pair:
         with pytest.raises(WouldBlock):
             pair.rx.receive_nowait()
@@ -243,7 +243,7 @@ async def test_closing_ends_a_send_that_waits(make_pair: MakePair[int]) -> None:
 
 
 async def test_a_cancelled_receive_takes_nothing(make_pair: MakePair[int]) -> None:
-    """The item that is sent afterwards is delivered to another receiver."""
+    """A cancelled receive takes no item: another receiver gets the one that is sent afterwards."""
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
             group.start_soon(pair.rx.receive)
@@ -254,7 +254,7 @@ async def test_a_cancelled_receive_takes_nothing(make_pair: MakePair[int]) -> No
 
 
 async def test_an_item_that_meets_a_cancellation_is_not_lost(make_pair: MakePair[int]) -> None:
-    """Sent and cancelled in the same moment: it is received, or still there."""
+    """An item that is sent in the moment of a cancellation is received or still stored."""
     received: list[int] = []
     async with make_pair(int) as pair:
         async with anyio.create_task_group() as group:
@@ -298,7 +298,7 @@ async def test_a_loop_of_sends_and_receives_can_be_cancelled(make_pair: MakePair
 
 
 async def test_the_streams_are_object_streams(make_pair: MakePair[int]) -> None:
-    """They are instances of anyio's abstract classes, and have typed attributes: none, unless wrapped."""
+    """The streams are instances of anyio's abstract classes, and have no typed attributes unless they are wrapped."""
     async with make_pair(int) as pair:
         assert isinstance(pair.tx, ObjectSendStream)
         assert isinstance(pair.rx, ObjectReceiveStream)
@@ -352,7 +352,7 @@ async def test_bytes_are_decoded_to_text(make_pair: MakePair[bytes]) -> None:
 
 
 async def test_both_ends_make_a_stream_of_text_or_bytes(make_pair: MakePair[bytes]) -> None:
-    """What takes both directions takes a pair that was stapled."""
+    """A pair that was stapled works as a stream of text or bytes in both directions."""
     async with make_pair(bytes) as pair:
         both = StapledObjectStream(pair.tx, pair.rx)
         text = TextStream(both)

@@ -61,7 +61,7 @@ def moments(
 
 @pytest.mark.parametrize("count", [0, -1, 1.5, True, None], ids=repr)
 async def test_a_number_of_messages_that_is_none_is_named(path: Path, count: int) -> None:
-    """The error has the argument's own name and the value."""
+    """An invalid number of messages raises an error with the argument's name and the value."""
     error = ValueError if type(count) is int else TypeError
     async with open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises(error, match=f"^max_items={count!r}: must be"):
@@ -102,7 +102,7 @@ async def test_every_object_says_what_it_is(path: Path) -> None:
 
 
 async def test_a_codec_of_ones_own(path: Path) -> None:
-    """Any object with a name, `encode` and `decode` is a codec."""
+    """Any object with a name, `encode` and `decode` can be a codec."""
     async with open_channel(path, str, codec=Upper()) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send("one")
         tx.send_many_nowait(["two", "three"])
@@ -278,7 +278,7 @@ async def test_many_messages_before_one_that_does_not_decode(path: Path, many: i
 
 
 async def test_peek_stops_before_a_message_that_does_not_decode(path: Path) -> None:
-    """`peek` shows what comes before it."""
+    """`peek` returns the messages before one that does not decode."""
     await mixed(path)
     async with open_channel(path, Order) as orders, orders.receiver() as rx:
         assert rx.peek(10) == [Order(0)]
@@ -318,7 +318,7 @@ async def test_a_hook_that_sends(path: Path) -> None:
 
 
 async def test_a_hook_that_receives_from_its_own_receiver(path: Path) -> None:
-    """A hook that comes back to the receiver that is decoding gets an error, which is that of the message."""
+    """A hook that uses the receiver that is decoding gets an error, which becomes the error of the message."""
 
     def decode(_: type, value: object) -> Moment:
         if reenter:
@@ -425,7 +425,7 @@ async def test_validation_needs_the_decoder_to_agree(path: Path) -> None:
 
 
 async def test_hooks_with_json(path: Path) -> None:
-    """JSON takes hooks too."""
+    """Hooks work with the JSON codec as well."""
     codec = JsonCodec(
         Moment,
         enc_hook=lambda value: value.value,  # type: ignore[attr-defined]

@@ -245,7 +245,7 @@ async def test_a_send_that_took_effect_returns_although_its_scope_is_cancelled(p
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_a_send_that_took_effect_returns_although_its_task_is_cancelled(path: Path, gate: Gate) -> None:
-    """The same for `Task.cancel()`, however often it is called."""
+    """A send that took effect returns, however often its task is cancelled with `Task.cancel()`."""
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx, channel.receiver() as rx:
         steps = list[str]()
 
@@ -360,7 +360,7 @@ async def test_a_loop_of_sends_under_fsync_can_be_cancelled(path: Path) -> None:
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_a_task_that_sends_on_under_fsync_can_be_cancelled(path: Path) -> None:
-    """The same for `Task.cancel()`."""
+    """A task that sends in a loop under FSYNC can be cancelled with `Task.cancel()`."""
     sent = list[int]()
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx:
 

@@ -55,7 +55,7 @@ async def fill(tx: Sender[int], count: int = 4) -> None:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 async def test_a_send_waits_until_a_consumer_takes_something(path: Path, durability: Durability) -> None:
-    """And not a message longer; nothing is lost or reordered."""
+    """A waiting send continues when a consumer frees capacity, and at most the capacity is stored, in order."""
     async with open_channel(path, int, options=with_capacity(FEW, durability)) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             await fill(tx)
@@ -76,7 +76,7 @@ async def test_a_send_waits_until_a_consumer_takes_something(path: Path, durabil
 
 
 async def test_a_cancelled_send_was_not_sent(path: Path) -> None:
-    """Neither a single message nor a batch; the sender behind it in the send queue is served."""
+    """A cancelled send, of one message or a batch, sends nothing, and the next sender in the queue continues."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             await fill(tx)
@@ -99,7 +99,7 @@ async def test_a_cancelled_send_was_not_sent(path: Path) -> None:
 
 
 async def test_nowait_never_waits(path: Path) -> None:
-    """`WouldBlock`, also for a batch of which a part would fit; the error names what did not fit."""
+    """`send_nowait` raises `WouldBlock` and names what did not fit, also for a batch of which a part would fit."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         await fill(tx, 3)
         with pytest.raises(WouldBlock):
@@ -112,7 +112,7 @@ async def test_nowait_never_waits(path: Path) -> None:
 
 
 async def test_bytes_are_counted_to_the_last(path: Path) -> None:
-    """With headers, over segments, and a batch counts as a whole."""
+    """A capacity in bytes counts headers, across segments, and a batch as a whole."""
     async with open_channel(path, bytes, options=with_capacity(SMALL)) as channel, channel.sender() as tx:
         for _ in range(16):
             await tx.send(bytes(1000 - 8))
@@ -130,7 +130,7 @@ async def test_bytes_are_counted_to_the_last(path: Path) -> None:
 
 
 async def test_a_batch_that_can_never_fit_is_refused_at_once(path: Path) -> None:
-    """Whatever is stored, and whatever the policy for a full channel is."""
+    """A batch above the capacity is refused at once, whatever is stored and whatever the policy is."""
     both = Capacity(max_bytes=16384, max_messages=4)
     async with open_channel(path, bytes, options=with_capacity(both)) as channel, channel.sender() as tx:
         with pytest.raises(MessageTooLargeError) as caught:
@@ -145,7 +145,7 @@ async def test_a_batch_that_can_never_fit_is_refused_at_once(path: Path) -> None
 
 @pytest.mark.parametrize("on_full", ["wait", "raise", "drop_oldest"])
 async def test_the_slowest_consumer_counts(path: Path, on_full: str) -> None:
-    """Single names and acknowledging ones; one that is taken away does not count any more."""
+    """The slowest consumer, plain or acknowledging, decides the backlog; a removed one does not count any more."""
     capacity = Capacity(max_messages=4, on_full=on_full)  # type: ignore[arg-type]
     options = replace(with_capacity(capacity), retention=Retention(after_consumed="keep"))
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
@@ -231,7 +231,7 @@ async def _gets_rid_of_the_limit(channel: FileChannel[int]) -> None:
 )
 @pytest.mark.parametrize("elsewhere", [False, True])
 async def test_a_waiting_sender_notices_everything_that_frees_capacity(path: Path, make_room, elsewhere: bool) -> None:  # type: ignore[no-untyped-def]
-    """Through the same channel object, and through another one."""
+    """A waiting sender notices every event that frees capacity, through this channel object or another one."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, open_channel(path, int) as other:
         channel.receiver("quick", start="latest").close()
         channel.receiver("slow").close()
@@ -246,7 +246,7 @@ async def test_a_waiting_sender_notices_everything_that_frees_capacity(path: Pat
 
 
 async def test_a_consumer_that_seeks_back_uses_capacity(path: Path) -> None:
-    """By a seek, by registering at the oldest message, and by leaving when everything stored counts again."""
+    """A seek back, a new consumer at the oldest message, and the removal of the only consumer use capacity."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         rx = channel.receiver()
         await fill(tx)
@@ -267,7 +267,7 @@ async def test_a_consumer_that_seeks_back_uses_capacity(path: Path) -> None:
 
 
 async def test_a_large_batch_is_not_overtaken_for_ever(path: Path) -> None:
-    """A later sender waits behind it, even where a small message would fit."""
+    """Later senders wait behind a large batch, even where a small message would fit."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             await fill(tx)
@@ -284,7 +284,7 @@ async def test_a_large_batch_is_not_overtaken_for_ever(path: Path) -> None:
 
 
 async def test_many_senders_wait_in_order(path: Path) -> None:
-    """First come, first served."""
+    """Senders that wait for capacity are served in the order in which they came."""
     async with open_channel(path, int, options=with_capacity(Capacity(max_messages=1))) as channel:
         async with channel.sender() as tx, channel.receiver() as rx, anyio.create_task_group() as group:
             for number in range(50):
@@ -294,7 +294,7 @@ async def test_many_senders_wait_in_order(path: Path) -> None:
 
 
 async def test_a_sender_that_is_closed_waits_no_longer(path: Path) -> None:
-    """Nor do those behind it, if they are closed too; others continue."""
+    """Closing a waiting sender ends its wait; senders behind it continue unless they are closed too."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.receiver() as rx:
         first, second = channel.sender(), channel.sender()
         await fill(second)
@@ -318,7 +318,7 @@ async def test_a_sender_that_is_closed_waits_no_longer(path: Path) -> None:
 
 
 async def test_a_sealed_channel_refuses_waiting_senders(path: Path) -> None:
-    """A seal needs no capacity, and no sender waits for what never comes."""
+    """A seal needs no capacity, and waiting senders of the sealed channel get an error."""
     async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
         await fill(tx)
         refused = anyio.Event()
@@ -337,7 +337,7 @@ async def test_a_sealed_channel_refuses_waiting_senders(path: Path) -> None:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durability, rng: random.Random) -> None:
-    """Sends that were cancelled did not happen, the others did, each once and in its task's order."""
+    """Cancelled sends did not happen, and the others did once each, in the order of their task."""
     tasks, rounds = 4, 60
     sent: list[list[int]] = [[] for _ in range(tasks)]
     async with open_channel(path, int, options=with_capacity(FEW, durability)) as channel, channel.sender() as tx:
@@ -378,7 +378,7 @@ async def test_cancelling_at_random_loses_nothing(path: Path, durability: Durabi
 
 
 async def test_a_full_channel_may_refuse(path: Path) -> None:
-    """With a typed error, also from `send_nowait`; sending works again when there is capacity."""
+    """With the policy "raise" a full channel raises a typed error, also in `send_nowait`, until capacity is freed."""
     async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
         rx = channel.receiver()
         await fill(tx)
@@ -395,7 +395,7 @@ async def test_a_full_channel_may_refuse(path: Path) -> None:
 
 @pytest.mark.parametrize("capacity", [FEW, RAISE], ids=["wait", "raise"])
 async def test_the_error_names_the_slowest_consumer(path: Path, capacity: Capacity) -> None:
-    """Without a consumer, it says that everything counts."""
+    """The error of a full channel names the slowest consumer, or says that everything stored counts."""
     async with open_channel(path, int, options=with_capacity(capacity)) as channel, channel.sender() as tx:
         await fill(tx)
         with pytest.raises(ChannelFullError, match="every stored message counts, because no consumer is registered"):
@@ -409,7 +409,7 @@ async def test_the_error_names_the_slowest_consumer(path: Path, capacity: Capaci
 
 
 async def test_the_oldest_messages_are_dropped(path: Path) -> None:
-    """An overtaken consumer gets the number it missed once, and continues."""
+    """With "drop_oldest" an overtaken consumer gets the number of missed messages once, and continues."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         rx, idle = channel.receiver(), channel.receiver("idle")
         idle.close()
@@ -433,7 +433,7 @@ async def test_the_oldest_messages_are_dropped(path: Path) -> None:
 
 
 async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
-    """What it holds it may still acknowledge; what it was not given is missed, and said once."""
+    """An overtaken acknowledging consumer can ack what it holds, and gets the number it missed once."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         rx = channel.ack_receiver()
         await fill(tx, 4)
@@ -452,7 +452,9 @@ async def test_an_acknowledging_consumer_is_overtaken(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
 async def test_a_seek_to_a_message_that_is_being_dropped_moves_nothing(path: Path, kind: str) -> None:
-    """Between its lookup and its move: it is refused, and an overtaken consumer gets the full number it missed."""
+    """A seek to a message that is dropped during the lookup is refused, and the consumer gets the full number it
+    missed.
+    """
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         with getattr(channel, kind)("a") as rx:
@@ -479,7 +481,7 @@ async def test_a_seek_to_a_message_that_is_being_dropped_moves_nothing(path: Pat
 
 
 async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
-    """Under FSYNC a message is visible when it is on disk: until then it drops no other."""
+    """Under FSYNC a message drops others only when it is visible, which is when it is on disk."""
     options = with_capacity(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         async with anyio.create_task_group() as group:
@@ -495,7 +497,7 @@ async def test_nothing_is_dropped_before_it_can_be_seen(path: Path) -> None:
 
 
 async def test_a_consumer_that_keeps_up_loses_nothing(path: Path) -> None:
-    """Whatever the capacity, as long as it is not reached."""
+    """A consumer that keeps up loses no message, whatever the capacity is."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
             for number in range(500):
@@ -506,7 +508,7 @@ async def test_a_consumer_that_keeps_up_loses_nothing(path: Path) -> None:
 
 
 async def test_dropped_segments_are_removed(path: Path) -> None:
-    """The disk stays as small as the capacity says, and so does a channel that is opened again."""
+    """Dropped segments are deleted, so that the disk use stays within the capacity, also after reopening."""
     capacity = Capacity(max_bytes=4 * 4096, on_full="drop_oldest")
     async with open_channel(path, bytes, options=with_capacity(capacity)) as channel, channel.sender() as tx:
         for number in range(2000):
@@ -520,7 +522,7 @@ async def test_dropped_segments_are_removed(path: Path) -> None:
 
 
 async def test_a_batch_pushes_out_as_much_as_it_needs(path: Path) -> None:
-    """Up to everything that was there."""
+    """A large batch drops as many of the oldest messages as it needs, up to all of them."""
     async with open_channel(path, int, options=with_capacity(DROP)) as channel, channel.sender() as tx:
         await fill(tx, 8)
         await tx.send_many(list(range(100, 108)))
@@ -531,7 +533,7 @@ async def test_a_batch_pushes_out_as_much_as_it_needs(path: Path) -> None:
 
 
 async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
-    """A sender has waited in it."""
+    """A channel that was closed while a sender waited in it leaves no object behind."""
     stores = weakref.WeakSet[object]()
     for _ in range(5):
         async with open_channel(path, int, options=with_capacity(FEW)) as channel, channel.sender() as tx:
@@ -552,7 +554,7 @@ async def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
 
 
 async def test_a_capacity_below_what_is_used(path: Path) -> None:
-    """Nothing is lost; senders wait until there is capacity again."""
+    """After the capacity is configured below what is stored nothing is lost, and senders wait until it is freed."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await fill(tx, 10)
         await channel.configure(capacity=FEW)
@@ -567,7 +569,7 @@ async def test_a_capacity_below_what_is_used(path: Path) -> None:
 
 
 async def test_a_part_of_the_file_system(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is converted to bytes, and the smaller limit counts; what is stored fits on a smaller disk."""
+    """A part of the file system is converted to bytes, and the smaller limit counts."""
     monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
     capacity = Capacity(fraction=2**-24, max_bytes=1 << 20, on_full="raise")
     async with open_channel(path, bytes, options=ChannelOptions(capacity=capacity)) as channel, channel.sender() as tx:
@@ -582,7 +584,7 @@ async def test_a_part_of_the_file_system(path: Path, monkeypatch: pytest.MonkeyP
 
 
 async def test_a_part_of_the_file_system_that_is_next_to_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is refused, for a new channel and for one that is there; nothing is made or changed."""
+    """A part of the file system that is too small is refused, for new and existing channels, and changes nothing."""
     monkeypatch.setattr(Files, "total_space", lambda *_: 1 << 40)
     nothing = Capacity(fraction=1e-12)
     with pytest.raises(ValueError, match="is 1 bytes in this file system"):
@@ -596,7 +598,7 @@ async def test_a_part_of_the_file_system_that_is_next_to_nothing(path: Path, mon
 
 
 async def test_the_capacity_is_kept(path: Path) -> None:
-    """A channel that is opened again has the same capacity, and is as full as it was."""
+    """A channel that is reopened has the same capacity, and is as full as before."""
     async with open_channel(path, int, options=with_capacity(RAISE)) as channel, channel.sender() as tx:
         await fill(tx)
     async with open_channel(path, int) as channel, channel.sender() as tx:

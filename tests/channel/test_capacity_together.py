@@ -162,7 +162,7 @@ async def _handles(channel: FileChannel[int]) -> None:
     ],
 )
 async def test_a_group_frees_capacity(path: Path, make_room: Callable[[FileChannel[int]], Awaitable[None]]) -> None:
-    """What is behind the group's oldest unacked message counts, and waiting senders are woken when that changes."""
+    """The backlog begins at the group's oldest unacked message, and an ack that moves it wakes waiting senders."""
     async with open_channel(path, int, options=FEW) as channel:
         channel.group("team").close()
         await fill(channel)
@@ -175,7 +175,7 @@ async def test_a_group_frees_capacity(path: Path, make_room: Callable[[FileChann
 
 
 async def test_what_a_group_has_not_acknowledged_counts(path: Path) -> None:
-    """A message that was acked out of order frees no capacity before those in front of it."""
+    """A message that was acked out of order frees capacity only after those before it are acked."""
     async with open_channel(path, int, options=FEW) as channel, channel.group("team") as rx:
         await fill(channel)
         first, second = [await rx.receive_delivery() for _ in range(2)]
@@ -186,7 +186,7 @@ async def test_what_a_group_has_not_acknowledged_counts(path: Path) -> None:
 
 
 async def test_a_sender_waits_for_a_group(path: Path) -> None:
-    """Members in any task free capacity for senders in any other."""
+    """A waiting sender continues when any member of the group, in any task, acks."""
     async with open_channel(path, int, options=FEW) as channel:
         taken: list[int] = []
 
@@ -205,7 +205,7 @@ async def test_a_sender_waits_for_a_group(path: Path) -> None:
 
 
 async def test_an_overtaken_group_gets_one_error(path: Path) -> None:
-    """Once, whichever member receives it."""
+    """An overtaken group raises one error, to whichever member receives first."""
     async with open_channel(path, int, options=DROP) as channel, channel.group("team") as rx:
         await fill(channel, 40)
         with pytest.raises(DataExpiredError) as caught:
@@ -220,7 +220,7 @@ async def test_an_overtaken_group_gets_one_error(path: Path) -> None:
 
 @DURABILITIES
 async def test_a_transaction_waits_for_capacity(tmp_path: Path, durability: Durability) -> None:
-    """In its output; then everything is visible at once, and the input is acknowledged."""
+    """A transaction waits for capacity in its output; then all outputs are visible and the input is acknowledged."""
     options = ChannelOptions(capacity=Capacity(max_messages=4), durability=durability, segment_size=4096)
     async with ends_of_a_step(tmp_path, after=options) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
@@ -261,7 +261,7 @@ async def test_a_transaction_that_is_cancelled_while_it_waits_did_not_happen(tmp
 
 
 async def test_a_transaction_that_is_refused_did_not_happen(tmp_path: Path) -> None:
-    """Under "raise" its end raises; the control record needs capacity like everything else."""
+    """Under "raise" a transaction whose batch or control record has no capacity raises at its end and has no effect."""
     async with ends_of_a_step(tmp_path, after=RAISE) as (numbers, out, rx, tx), out.receiver("out") as received:
         await fill(numbers)
         await fill(out, 3, first=100)
@@ -295,7 +295,9 @@ async def test_the_bytes_of_a_control_record_count(tmp_path: Path) -> None:
 
 
 async def test_a_transaction_drops_the_oldest(tmp_path: Path) -> None:
-    """Its record may be dropped as well: the position of the input is known all the same, also to the next process."""
+    """A transaction may drop the oldest messages, even its own record: the stored position is known to the next
+    process.
+    """
     async with ends_of_a_step(tmp_path, after=DROP) as (numbers, out, rx, tx):
         await fill(numbers, 3)
         async with transaction(rx, tx) as both:
@@ -312,7 +314,7 @@ async def test_a_transaction_drops_the_oldest(tmp_path: Path) -> None:
 
 
 async def test_the_input_of_a_transaction_frees_capacity(tmp_path: Path) -> None:
-    """A sender that waits to send into it is woken when the step has ended."""
+    """The end of a step wakes a sender that waits for capacity in the input channel."""
     async with ends_of_a_step(tmp_path, before=FEW) as (numbers, _, rx, tx):
         await fill(numbers)
         with notifying(numbers):
@@ -322,7 +324,7 @@ async def test_the_input_of_a_transaction_frees_capacity(tmp_path: Path) -> None
 
 
 def test_a_thread_waits_with_its_transaction(tmp_path: Path) -> None:
-    """The same without an event loop: it is served when there is capacity, and its input is acknowledged then."""
+    """A transaction in a thread waits for capacity, and its input is acknowledged when its outputs are sent."""
     with (
         filechannel.blocking.open_channel(tmp_path / "in", int) as numbers,
         filechannel.blocking.open_channel(tmp_path / "out", int, options=FEW) as out,
@@ -376,7 +378,7 @@ async def test_dead_letters_wait_for_capacity(tmp_path: Path) -> None:
 
 
 async def test_dropped_files_are_recycled(path: Path) -> None:
-    """They are in the free list like those of any other channel, and maintenance counts them."""
+    """Files of dropped segments go to the free list, and maintenance counts them."""
     options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
     async with open_channel(path, bytes, options=options) as channel, channel.sender() as tx:
         for _ in range(100):

@@ -100,7 +100,7 @@ async def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
         clone = rx.clone()
         got = list[int]()
 
-        async def told() -> None:
+        async def wait_for_error() -> None:
             with pytest.raises(ClosedResourceError):
                 await rx.receive()
 
@@ -108,7 +108,7 @@ async def test_closing_one_clone_leaves_the_wait_of_another(path: Path) -> None:
             got.append(await clone.receive())
 
         async with anyio.create_task_group() as group:
-            group.start_soon(told)
+            group.start_soon(wait_for_error)
             group.start_soon(receive)
             await anyio.wait_all_tasks_blocked()
             rx.close()
@@ -195,7 +195,7 @@ async def test_closing_waits_for_running_flushes(path: Path, gate: Gate) -> None
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_closing_waits_for_what_a_cancelled_task_left_behind(path: Path, gate: Gate) -> None:
-    """A flush whose task was cancelled is still running in its thread; closing waits for it."""
+    """`close` waits for a flush in a thread whose task was cancelled."""
     channel = await open_channel(path, int)
     with channel.sender() as tx:
         await tx.send(1)

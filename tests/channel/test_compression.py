@@ -40,7 +40,7 @@ async def _fill(channel: FileChannel[Order]) -> None:
 
 
 async def test_every_kind_of_receiver_reads_compressed_segments(path: Path) -> None:
-    """Fan-out, acknowledging and replaying; one by one and many at once."""
+    """Plain, acknowledging and replaying receivers read compressed segments, one message or many at once."""
     async with open_channel(path, Order, options=SMALL) as channel:
         with channel.receiver("early") as early:
             await _fill(channel)
@@ -63,7 +63,7 @@ async def test_every_kind_of_receiver_reads_compressed_segments(path: Path) -> N
 
 
 async def test_segments_are_compressed_automatically(path: Path) -> None:
-    """In the background, while messages are sent and received; consumed segments of either encoding are reclaimed."""
+    """Segments are compressed in the background while messages are sent, and reclaimed in either encoding."""
     options = ChannelOptions(segment_size=4096, compression=Compression(after=0))
     async with open_channel(path, Order, options=options) as channel:
         with channel.receiver() as rx:
@@ -83,8 +83,8 @@ async def test_segments_are_compressed_automatically(path: Path) -> None:
 
 
 async def test_peeking_and_seeking_work(path: Path) -> None:
-    """By offset, by number, by time, back and forth."""
-    begun = datetime.now(UTC)
+    """In compressed segments `peek` works, and seeks by offset, sequence and time, back and forth."""
+    started = datetime.now(UTC)
     async with open_channel(path, Order, options=SMALL) as channel:
         await _fill(channel)
         with channel.receiver() as rx:
@@ -97,14 +97,14 @@ async def test_peeking_and_seeking_work(path: Path) -> None:
                 assert (record.value, record.sequence, record.offset) == (ORDERS[number], number, offset)
                 with pytest.raises(ValueError, match="no record begins"):
                     await rx.seek(offset + 1)
-            await rx.seek(begun)
+            await rx.seek(started)
             assert await rx.receive() == ORDERS[0]
-        with channel.replay(start=begun) as history:
+        with channel.replay(start=started) as history:
             assert [order async for order in history] == ORDERS
 
 
 async def test_statistics_distinguish_plain_and_compressed(path: Path) -> None:
-    """How many, and how much disk space they use."""
+    """Statistics count plain and compressed segments, and the disk space of each."""
     async with open_channel(path, Order, options=SMALL) as channel:
         before = channel.statistics()
         assert (before.segments, before.compressed_segments, before.compressed_bytes) == (0, 0, 0)
@@ -116,7 +116,7 @@ async def test_statistics_distinguish_plain_and_compressed(path: Path) -> None:
 
 
 async def test_it_survives_being_closed_and_opened(path: Path) -> None:
-    """Also for a read-only channel."""
+    """A reopened channel reads its compressed segments, also read-only."""
     async with open_channel(path, Order, options=SMALL) as channel:
         await _fill(channel)
     async with open_channel(path, Order, readonly=True) as channel:
@@ -133,7 +133,7 @@ async def test_it_survives_being_closed_and_opened(path: Path) -> None:
 
 @pytest.mark.parametrize("skip", [False, True])
 async def test_damage_is_named_or_skipped(path: Path, caplog: pytest.LogCaptureFixture, skip: bool) -> None:
-    """As the options say, with a warning that says which block."""
+    """Damage in a compressed segment raises, or is skipped with a warning that names the block."""
     caplog.set_level(logging.WARNING, "filechannel")
     async with open_channel(path, Order, options=SMALL) as channel:
         await _fill(channel)
@@ -157,7 +157,7 @@ async def test_damage_is_named_or_skipped(path: Path, caplog: pytest.LogCaptureF
 async def test_a_method_that_is_not_installed_is_refused_when_it_is_chosen(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Creating such a channel, or configuring it, names the extra; nothing is made."""
+    """Choosing a compression method that is not installed raises an error with the extra, and creates nothing."""
 
     def missing(name: str) -> object:
         raise ImportError(name)

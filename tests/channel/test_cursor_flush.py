@@ -85,7 +85,7 @@ def _quiet(caplog: pytest.LogCaptureFixture) -> None:
 
 
 async def test_without_it_positions_are_flushed_with_the_data(path: Path, disk: Disk) -> None:
-    """Receiving flushes nothing; `flush()` does."""
+    """By default receiving flushes no position; `flush` flushes the positions with the data."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send_many(range(100))
         assert await rx.receive_many(60) == list(range(60))
@@ -96,7 +96,7 @@ async def test_without_it_positions_are_flushed_with_the_data(path: Path, disk: 
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_fsync_has_the_position_on_disk_when_a_message_is_handed_out(path: Path, disk: Disk, way: str) -> None:
-    """However it is received: a returned message is not received again, even after a power cut."""
+    """With `cursor_flush="fsync"` a message that was returned is not received again, even after a power cut."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -106,7 +106,7 @@ async def test_fsync_has_the_position_on_disk_when_a_message_is_handed_out(path:
 
 
 async def test_fsync_flushes_a_large_batch_once(path: Path, disk: Disk) -> None:
-    """Also one that is read in slices."""
+    """With `cursor_flush="fsync"` a large batch is flushed once, also if it is read in slices."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(5000))
         with channel.receiver("a") as rx:
@@ -115,7 +115,7 @@ async def test_fsync_flushes_a_large_batch_once(path: Path, disk: Disk) -> None:
 
 
 async def test_fsync_does_not_make_nowait_wait(path: Path, disk: Disk, gate: Gate) -> None:
-    """`receive_nowait` returns at once, and the position follows."""
+    """With `cursor_flush="fsync"` `receive_nowait` returns at once, and the position is flushed later."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -129,7 +129,7 @@ async def test_fsync_does_not_make_nowait_wait(path: Path, disk: Disk, gate: Gat
 async def test_a_receive_that_is_cancelled_while_it_flushes_hands_out_its_message(
     path: Path, disk: Disk, gate: Gate
 ) -> None:
-    """It was taken, so it is returned; the cancellation comes afterwards, and nothing is lost."""
+    """A receive that is cancelled during its flush returns the message, and the cancellation comes afterwards."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         got: list[int] = []
@@ -154,7 +154,7 @@ async def test_a_receive_that_is_cancelled_while_it_flushes_hands_out_its_messag
 
 @pytest.mark.parametrize("way", WAYS)
 async def test_a_loop_of_receives_that_flush_can_be_cancelled(path: Path, way: str) -> None:
-    """Each one hands out what it took, and the next one notices; nothing is lost in between."""
+    """Each cancelled receive that flushes returns what it took, and the next one is cancelled; nothing is lost."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10_000))
         taken = 0
@@ -169,20 +169,20 @@ async def test_a_loop_of_receives_that_flush_can_be_cancelled(path: Path, way: s
 
 
 async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asyncio_only: None) -> None:
-    """Also in asyncio's own way."""
+    """A task that receives and flushes can be cancelled with `Task.cancel()`."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10_000))
         taken: list[int] = []
-        begun = asyncio.Event()
+        started = asyncio.Event()
         with channel.receiver("a") as rx:
 
             async def receive() -> None:
                 while True:
                     taken.append(await rx.receive())
-                    begun.set()
+                    started.set()
 
             task = asyncio.create_task(receive())
-            await begun.wait()
+            await started.wait()
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -190,7 +190,7 @@ async def test_a_task_that_receives_and_flushes_can_be_cancelled(path: Path, asy
 
 
 async def test_a_position_that_cannot_be_flushed_is_raised_once(path: Path, gate: Gate) -> None:
-    """The message was consumed and is returned; the next receive raises and consumes nothing, then it continues."""
+    """A receive whose flush fails returns its message; the next one raises once and consumes nothing."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.receiver("a") as rx:
@@ -202,7 +202,7 @@ async def test_a_position_that_cannot_be_flushed_is_raised_once(path: Path, gate
 
 
 async def test_a_large_batch_raises_what_could_not_be_flushed(path: Path, gate: Gate) -> None:
-    """Also one that is read in slices consumes nothing then."""
+    """After a failed flush a large `receive_many`, also in slices, raises and consumes nothing."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3000))
         with channel.receiver("a") as rx:
@@ -214,7 +214,7 @@ async def test_a_large_batch_raises_what_could_not_be_flushed(path: Path, gate: 
 
 
 async def test_every_so_many_messages(path: Path, disk: Disk) -> None:
-    """The disk is never more behind than that, and what the flush itself takes."""
+    """With a count, the flushed position is behind by that many messages and those received during the flush."""
     async with open_channel(path, int, options=options(10)) as channel, channel.sender() as tx:
         await tx.send_many(range(100))
         with channel.receiver("a") as rx:
@@ -234,7 +234,7 @@ async def test_every_so_many_messages(path: Path, disk: Disk) -> None:
 
 
 async def test_clones_are_counted_together(path: Path, disk: Disk) -> None:
-    """They share a position."""
+    """Messages that clones receive count together, because they share a position."""
     async with open_channel(path, int, options=options(4)) as channel, channel.sender() as tx:
         await tx.send_many(range(4))
         with channel.receiver("a") as rx, rx.clone() as clone:
@@ -244,7 +244,7 @@ async def test_clones_are_counted_together(path: Path, disk: Disk) -> None:
 
 
 async def test_every_so_many_seconds(path: Path, disk: Disk) -> None:
-    """A position that moved is flushed in the background."""
+    """With a time, a position that moved is flushed in the background."""
     async with open_channel(path, int, options=options(0.002)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -257,7 +257,7 @@ async def test_every_so_many_seconds(path: Path, disk: Disk) -> None:
 @one_loop
 @pytest.mark.parametrize("cursor_flush", [1000, 3600.0, "fsync"], ids=repr)
 async def test_closing_flushes_what_is_left(path: Path, disk: Disk, cursor_flush: CursorFlush) -> None:
-    """In the background, and without moving anything."""
+    """Closing a receiver flushes the rest in the background, without moving the position."""
     async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -269,7 +269,7 @@ async def test_closing_flushes_what_is_left(path: Path, disk: Disk, cursor_flush
 @one_loop
 @pytest.mark.parametrize("cursor_flush", [1, 1000, 3600.0, "fsync", None], ids=repr)
 async def test_a_process_crash_loses_no_position(path: Path, tmp_path: Path, cursor_flush: CursorFlush | None) -> None:
-    """Whatever reaches the disk when: every process sees the last position at once."""
+    """After a process crash every process sees the last position at once, whatever was flushed."""
     async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.receiver("a") as rx:
@@ -289,7 +289,7 @@ def _blocking(path: Path, cursor_flush: CursorFlush) -> Iterator[blocking.FanOut
 
 
 def test_fsync_without_async(path: Path, disk: Disk) -> None:
-    """The thread that receives waits for the disk."""
+    """In the blocking API the thread that receives waits for the flush of the position."""
     with _blocking(path, "fsync") as rx:
         assert rx.receive() == 0
         assert disk.numbers == [1]
@@ -304,7 +304,7 @@ def test_fsync_without_async(path: Path, disk: Disk) -> None:
 
 
 def test_a_position_that_did_not_move_is_not_flushed_again(path: Path, disk: Disk) -> None:
-    """The timer has nothing to do for a receiver that waits."""
+    """The timer does not flush the position of a receiver that waits."""
     with _blocking(path, 3600.0) as rx:
         flush = rx._subscription._flush
         assert flush is not None
@@ -318,7 +318,7 @@ def test_a_position_that_did_not_move_is_not_flushed_again(path: Path, disk: Dis
 
 
 def test_every_so_many_messages_without_async(path: Path, disk: Disk) -> None:
-    """The same as with async."""
+    """With a count, the blocking API flushes the position after that many messages, as the async one does."""
     with _blocking(path, 3) as rx:
         assert [rx.receive() for _ in range(3)] == [0, 1, 2]
         disk.wait_for(3)
@@ -353,7 +353,7 @@ ACKS: dict[str, Callable[[AckReceiver[int]], Awaitable[None]]] = {
 
 @pytest.mark.parametrize("way", ACKS)
 async def test_every_so_many_acks(path: Path, disk: Disk, way: str) -> None:
-    """Receiving moves nothing and does not count; however they are acked, so many acks flush once."""
+    """With a count, that many acks flush the position once, whichever method acks; receiving does not count."""
     async with open_channel(path, int, options=options(3)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -370,7 +370,7 @@ async def test_every_so_many_acks(path: Path, disk: Disk, way: str) -> None:
 
 
 async def test_many_acks_at_once_are_flushed_once(path: Path, disk: Disk) -> None:
-    """They count together, and with those of clones."""
+    """An ack of many messages flushes the position once; acks of clones count together."""
     async with open_channel(path, int, options=options(4)) as channel, channel.sender() as tx:
         await tx.send_many(range(3000))
         with channel.ack_receiver("a") as rx, rx.clone() as clone:
@@ -388,7 +388,7 @@ async def test_many_acks_at_once_are_flushed_once(path: Path, disk: Disk) -> Non
 async def test_an_ack_does_not_wait_for_the_disk(
     path: Path, disk: Disk, gate: Gate, cursor_flush: CursorFlush, way: str
 ) -> None:
-    """Neither does receiving: the position follows in the background."""
+    """Neither an ack nor a receive waits for the flush of the position, which runs in the background."""
     async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -401,7 +401,7 @@ async def test_an_ack_does_not_wait_for_the_disk(
 
 
 async def test_processing_waits_for_the_disk_under_fsync(path: Path, disk: Disk) -> None:
-    """What it acked is not redelivered, even after a power cut; what it nacked waits for nothing."""
+    """Under "fsync" `processing` waits for the flush of its ack, which survives a power cut, and not after a nack."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -417,7 +417,7 @@ async def test_processing_waits_for_the_disk_under_fsync(path: Path, disk: Disk)
 
 
 async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Path, gate: Gate) -> None:
-    """The body has ended well: the message is done, and the cancellation comes afterwards."""
+    """A `processing` block that is cancelled during its flush has acked its message, and is cancelled afterwards."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
@@ -441,7 +441,7 @@ async def test_processing_that_is_cancelled_while_it_flushes_has_acked(path: Pat
 
 
 async def test_a_loop_of_processing_that_flushes_can_be_cancelled(path: Path) -> None:
-    """Each round acks its message, and the next one notices; nothing is left outstanding."""
+    """In a loop of `processing` each block acks its message, and the next one can be cancelled."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(10_000))
         done = 0
@@ -457,7 +457,7 @@ async def test_a_loop_of_processing_that_flushes_can_be_cancelled(path: Path) ->
 
 
 async def test_acks_out_of_order_flush_the_oldest_that_is_outstanding(path: Path, disk: Disk) -> None:
-    """They count, and what reaches the disk is where a consumer would resume after a crash."""
+    """Acks out of order count, and the flushed position is the oldest outstanding message."""
     async with open_channel(path, int, options=options(2)) as channel, channel.sender() as tx:
         await tx.send_many(range(4))
         with channel.ack_receiver("a") as rx:
@@ -485,7 +485,7 @@ AFTERWARDS: dict[str, Callable[[AckReceiver[int], Delivery[int]], Awaitable[obje
 
 @pytest.mark.parametrize("way", AFTERWARDS)
 async def test_acks_that_cannot_be_flushed_are_raised_once(path: Path, gate: Gate, way: str) -> None:
-    """By the next receive or ack, which changes nothing; then it continues."""
+    """A failed flush of acks is raised once by the next receive or ack, which changes nothing."""
     async with open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
@@ -500,7 +500,7 @@ async def test_acks_that_cannot_be_flushed_are_raised_once(path: Path, gate: Gat
 
 
 async def test_processing_acks_although_an_earlier_flush_has_failed(path: Path, gate: Gate) -> None:
-    """Its message is done; the next receive raises."""
+    """`processing` acks its message although an earlier flush failed, and the next receive raises."""
     async with open_channel(path, int, options=options(1)) as channel, channel.sender() as tx:
         await tx.send_many(range(3))
         with channel.ack_receiver("a") as rx:
@@ -516,7 +516,7 @@ async def test_processing_acks_although_an_earlier_flush_has_failed(path: Path, 
 
 
 async def test_acks_are_flushed_every_so_many_seconds(path: Path, disk: Disk) -> None:
-    """A message that was received and not acked is not before the position on disk."""
+    """With a time, acks are flushed in the background, and an unacked message stays behind the position on disk."""
     async with open_channel(path, int, options=options(0.002)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -531,7 +531,7 @@ async def test_acks_are_flushed_every_so_many_seconds(path: Path, disk: Disk) ->
 @one_loop
 @pytest.mark.parametrize("cursor_flush", [1000, 3600.0, "fsync"], ids=repr)
 async def test_closing_flushes_the_acks_that_are_left(path: Path, disk: Disk, cursor_flush: CursorFlush) -> None:
-    """And acknowledges nothing."""
+    """Closing an `AckReceiver` flushes its acks and acknowledges nothing."""
     async with open_channel(path, int, options=options(cursor_flush)) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:
@@ -542,7 +542,7 @@ async def test_closing_flushes_the_acks_that_are_left(path: Path, disk: Disk, cu
 
 
 def test_acks_without_async(path: Path, disk: Disk) -> None:
-    """An ack does not wait, `processing` does."""
+    """In the blocking API an ack does not wait for the flush of the position, and `processing` does."""
     with blocking.open_channel(path, int, options=options("fsync")) as channel, channel.sender() as tx:
         tx.send_many(range(10))
         with channel.ack_receiver("a") as rx:

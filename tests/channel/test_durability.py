@@ -90,7 +90,7 @@ async def test_under_fsync_no_receiver_sees_a_message_before_it_is_on_disk(path:
 
 
 async def test_concurrent_senders_share_a_flush(path: Path, gate: Gate) -> None:
-    """Sixty-four senders that come while one flush is on its way need one more between them."""
+    """Sixty-four senders that arrive during a flush share the next one."""
     async with open_channel(path, int, options=FSYNC) as channel, channel.sender() as tx:
         await tx.send(-1)
         before = gate.flushes

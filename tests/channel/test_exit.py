@@ -81,10 +81,7 @@ _BACKENDS = [
 @pytest.mark.parametrize("backend", _BACKENDS)
 @pytest.mark.parametrize("what", ["opened", "sent", "flushed", "closed"])
 def test_a_task_that_exits_ends_the_interpreter(path: Path, backend: str, what: str) -> None:
-    """In a nested task, after a channel was opened, used or closed there.
-
-    Under a `TaskGroup`, and in an event loop that is not closed, a worker thread of anyio would keep it for ever.
-    """
+    """Raising SystemExit in a nested task ends the interpreter, after a channel was opened, used or closed there."""
     if backend in ("uvloop", "trio"):
         pytest.importorskip(backend)
     arguments = [sys.executable, "-W", "ignore", "-c", _PROGRAM, str(path), backend, what]

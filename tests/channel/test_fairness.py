@@ -104,7 +104,7 @@ async def test_large_batches_yield(path: Path) -> None:
 
 
 async def test_an_async_for_gives_way(path: Path) -> None:
-    """Reading a long history with `async for` gives way."""
+    """Reading a long history with `async for` yields to other tasks."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many_nowait(range(100_000))
         await channel.seal()
@@ -135,7 +135,7 @@ async def test_two_at_full_speed_alternate(path: Path) -> None:
 
 
 async def test_many_channels_share_one_time_slice(path: Path) -> None:
-    """The time slice belongs to the thread: a task that reads from many channels does not have one for each."""
+    """A task that reads from many channels has one time slice, which belongs to the thread."""
     async with AsyncExitStack() as stack:
         channels = [await stack.enter_async_context(open_channel(path / str(number), int)) for number in range(20)]
         for channel in channels:

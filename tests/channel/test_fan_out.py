@@ -61,7 +61,7 @@ async def test_a_name_resumes_where_it_stopped(path: Path) -> None:
 
 
 async def test_a_name_is_registered_when_receiver_returns(path: Path) -> None:
-    """A name that never received anything still gets what was sent since it appeared."""
+    """A name that received nothing gets every message that was sent since it was registered."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send(1)
         channel.receiver("a", start="latest").close()
@@ -71,7 +71,7 @@ async def test_a_name_is_registered_when_receiver_returns(path: Path) -> None:
 
 
 async def test_closing_a_slow_receiver_does_not_advance_it(path: Path) -> None:
-    """What a receiver has not taken is there when it comes back, whatever others took."""
+    """Closing a slow receiver does not move its position, whatever others receive."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("fast") as fast:
         with channel.receiver("slow") as slow:
             await tx.send_many(range(100))
@@ -238,7 +238,7 @@ async def test_unsubscribe_ends_the_wait_of_tasks(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver"])
 async def test_unsubscribe_never_takes_the_name_of_another(path: Path, kind: str) -> None:
-    """One that is closed before it has removed its name leaves it alone: the name may have another owner by then."""
+    """`unsubscribe` of a receiver that was closed during it does not remove the name, which may have another owner."""
     async with open_channel(path, int) as channel:
         with getattr(channel, kind)("a") as rx:
             subscription = rx._subscription
@@ -346,7 +346,7 @@ async def test_an_offset_out_of_range_moves_nothing(path: Path, offset: int) -> 
 
 @one_loop
 async def test_a_number_that_is_not_stored_is_named(path: Path) -> None:
-    """So is the channel."""
+    """The error for a sequence that is not stored names it and the channel."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send(1)
         for sequence in (-1, 2):

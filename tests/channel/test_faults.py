@@ -57,7 +57,7 @@ METHODS: dict[str, Callable[..., Awaitable[object]]] = {
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_what_is_refused_is_a_typed_error(path: Path, monkeypatch: pytest.MonkeyPatch, method: str) -> None:
-    """Whichever call the operating system refuses, in whichever thread."""
+    """A method raises a typed error, whichever call the operating system refuses, in whichever thread."""
     for at in range(1, MOST):
         files = RefusingFiles()
         monkeypatch.setattr(open_stores, "Files", lambda files=files: files)

@@ -221,7 +221,9 @@ class Simulation(RuleBasedStateMachine):
 
     @rule(way=st.sampled_from(["ack", "nack", "extend"]))
     def let_leases_end(self, way: str) -> None:
-        """Time passes for everybody: what anybody has comes again, counted, and is not theirs any more."""
+        """Let every lease expire: all outstanding messages are redelivered with another attempt, and belong to no
+        member.
+        """
         group = next(iter(self.members.values()))._member._group
         for number in range(load_u64(group.map, GROUP_HEAD), load_u64(group.map, GROUP_TAIL)):
             if load_u64(group.map, entry_start(number)) & ENTRY_STATE == ENTRY_OUT:

@@ -248,7 +248,7 @@ async def test_an_invalid_stop_is_refused(path: Path, stop: object) -> None:
 
 
 async def test_linger_does_not_wait_for_more_than_the_history(path: Path) -> None:
-    """Nothing more will come than is there: lingering gives it at once."""
+    """A linger in a replay returns the rest of the history at once."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
         with channel.replay() as rx, anyio.fail_after(60):
@@ -256,7 +256,7 @@ async def test_linger_does_not_wait_for_more_than_the_history(path: Path) -> Non
 
 
 async def test_peek_shows_nothing_behind_the_stop(path: Path) -> None:
-    """`peek` ends where receiving does."""
+    """`peek` of a replay returns nothing behind its stop."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(2000)]
         with channel.replay(stop=offsets[1500]) as rx:
@@ -310,7 +310,7 @@ async def test_seeking_beyond_the_stop_moves_to_the_stop(path: Path) -> None:
 
 @one_loop
 async def test_statistics_count_up_to_the_stop(path: Path) -> None:
-    """The lag of a replay is what it will still give."""
+    """The lag of a replay counts the messages up to its stop."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(10)]
         with channel.replay(stop=offsets[7]) as rx:
@@ -323,7 +323,7 @@ async def test_statistics_count_up_to_the_stop(path: Path) -> None:
 
 
 async def test_a_closed_replay_is_closed_and_not_at_its_end(path: Path) -> None:
-    """Closing comes before the end of the stream."""
+    """A closed replay that was at its end raises that it is closed."""
     async with open_channel(path, int) as channel:
         rx = channel.replay()
         rx.close()
@@ -382,7 +382,7 @@ async def test_a_replay_raises_after_a_purge(path: Path, way: str) -> None:
 
 @one_loop
 async def test_a_live_replay_raises_after_a_purge(path: Path) -> None:
-    """It misses what was purged, and gets what is sent afterwards."""
+    """A live replay raises after a purge, and then gets what is sent afterwards."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         await tx.send_many(range(2000))
         with channel.replay(stop=None) as rx:
@@ -414,7 +414,7 @@ async def test_a_replay_that_is_overtaken_misses_only_what_it_would_have_given(p
 
 @one_loop
 async def test_damage_before_the_stop_is_an_error(path: Path) -> None:
-    """A replay does not end at damage: it raises, at each call."""
+    """Damage before the stop raises at each call, and does not end the replay."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(10)]
         with channel.replay() as rx:

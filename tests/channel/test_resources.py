@@ -35,7 +35,7 @@ async def files_of(path: Path) -> list[str]:
 
 
 async def test_a_closed_channel_holds_nothing(path: Path) -> None:
-    """Whatever was done with it, and although it is still referred to."""
+    """A closed channel holds no map and no descriptor, whatever it was used for, although it is still referenced."""
     async with open_channel(path, bytes, options=ChannelOptions(segment_size=65536)) as channel:
         tx, rx = channel.sender(), channel.receiver("fan-out")
         acked, group = channel.ack_receiver("acked"), channel.group("group")
@@ -57,7 +57,7 @@ async def test_a_closed_channel_holds_nothing(path: Path) -> None:
 
 
 async def test_closing_under_tasks_that_wait(path: Path) -> None:
-    """For a message, for capacity, and for a consumer: each task gets an error."""
+    """Tasks that wait for a message, capacity or a consumer get an error when the channel is closed."""
     ended: list[type[BaseException]] = []
 
     async def end_closed(work: Callable[[], Awaitable[object]]) -> None:
@@ -83,7 +83,7 @@ async def test_closing_under_tasks_that_wait(path: Path) -> None:
 
 
 async def test_a_deleted_receiver_releases_its_name(path: Path) -> None:
-    """One that was iterated over, and one whose last delivery was deleted."""
+    """A deleted receiver releases its name, also after an iteration or with its last delivery."""
     async with open_channel(path, bytes) as channel:
         await channel.sender().send_many([b"1", b"2"])
 

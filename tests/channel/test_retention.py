@@ -35,7 +35,7 @@ async def until_stored(channel: FileChannel[bytes], messages: int) -> None:
 
 
 async def test_consumed_messages_are_deleted_automatically(path: Path) -> None:
-    """Soon after the last consumer has read a segment, in whole segments; the rest stays."""
+    """Maintenance deletes a segment soon after the last consumer has read it, and keeps the rest."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver("fast") as fast, channel.receiver("slow") as slow:
             await tx.send_many(MESSAGES)
@@ -56,7 +56,7 @@ async def test_consumed_messages_are_deleted_automatically(path: Path) -> None:
 
 
 async def test_a_removed_name_releases_its_messages(path: Path) -> None:
-    """By unsubscribing, or when it is removed by its name."""
+    """Unsubscribing or removing a consumer releases its messages for deletion."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver("a") as rx:
             slow = channel.receiver("b")
@@ -72,7 +72,7 @@ async def test_a_removed_name_releases_its_messages(path: Path) -> None:
 
 
 async def test_an_idle_channel_gives_its_disk_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By itself, with receivers waiting; they get what comes next."""
+    """An idle channel with waiting receivers frees its disk space, and the receivers get the next message."""
     monkeypatch.setattr(reclaim_by_retention, "IDLE", 0.0)
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
@@ -91,7 +91,7 @@ async def test_an_idle_channel_gives_its_disk_back(path: Path, monkeypatch: pyte
 
 
 async def test_a_channel_that_keeps_its_messages_keeps_them(path: Path) -> None:
-    """Until it is configured not to: that takes effect at once."""
+    """A channel that is configured to keep messages keeps them, until another configuration takes effect at once."""
     async with open_channel(path, bytes, options=KEEP) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
         await channel.flush()
@@ -105,7 +105,7 @@ async def test_a_channel_that_keeps_its_messages_keeps_them(path: Path) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 async def test_options_are_those_of_the_channel(path: Path) -> None:
-    """Whichever process maintains it: the manifest says how long messages stay."""
+    """The manifest's retention applies, whichever process does the maintenance."""
     async with open_channel(path, bytes, options=KEEP) as channel:
         await channel.configure(retention=Retention(max_bytes=1))
         async with open_channel(path, bytes) as again, again.sender() as tx:
@@ -115,7 +115,7 @@ async def test_options_are_those_of_the_channel(path: Path) -> None:
 
 
 async def test_a_replay_gets_the_number_it_missed(path: Path) -> None:
-    """It holds nothing back."""
+    """A replay holds no data back, and gets the number of messages it missed."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
         await channel.flush()
@@ -131,7 +131,7 @@ async def test_a_replay_gets_the_number_it_missed(path: Path) -> None:
 
 
 async def test_seeking_to_a_reclaimed_message_is_refused(path: Path) -> None:
-    """The receiver stays where it was."""
+    """A seek to a reclaimed message is refused, and the receiver stays where it was."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send_many(MESSAGES)
         await channel.flush()
@@ -147,7 +147,7 @@ async def test_seeking_to_a_reclaimed_message_is_refused(path: Path) -> None:
 async def test_a_consumer_that_registers_during_a_reclaim_begins_at_what_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new name finds its position, maintenance decides to reclaim it, and the name begins behind that."""
+    """A name that registers at data that is being reclaimed begins behind it."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         await tx.send_many(MESSAGES)
@@ -171,7 +171,7 @@ async def test_a_consumer_that_registers_during_a_reclaim_begins_at_what_is_left
 
 @pytest.mark.parametrize("kind", ["receiver", "ack_receiver", "group"])
 async def test_a_seek_during_a_reclaim_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    """The receiver stays where it was: what it has received is not received again."""
+    """A seek during a reclaim is refused, and messages that were received are not received again."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         await tx.send_many(MESSAGES)

@@ -54,7 +54,7 @@ def outcome_of(
 
 @pytest.mark.parametrize("spin", [0.0, 0.0001])
 def test_a_sleeping_thread_notices_everything(path: Path, spin: float) -> None:
-    """A message, a seek, the end of the channel, and that its receiver was closed; afterwards no thread waits."""
+    """A message, a seek, a seal and a close wake a sleeping thread, and afterwards no thread waits."""
     options, seconds = ChannelOptions(spin=spin), list[list[float]]()
     for number in range(TRIES):
         with blocking.open_channel(path / str(number), int, options=options) as channel, channel.sender() as tx:
@@ -69,12 +69,12 @@ def test_a_sleeping_thread_notices_everything(path: Path, spin: float) -> None:
         seconds.append([after for _, after in found])
         if all(min(tries) < SOON for tries in zip(*seconds, strict=True)):
             return
-    pytest.fail(f"nobody is woken soon: {seconds}")
+    pytest.fail(f"no thread is woken soon: {seconds}")
 
 
 @pytest.mark.parametrize("timeout", [0, 0.05, 1.2])
 def test_a_timeout_is_kept(path: Path, timeout: float) -> None:
-    """Shorter than one sleep, longer than one, or none at all."""
+    """A receive keeps its timeout, shorter or longer than one sleep, or none."""
     seconds = []
     with blocking.open_channel(path, int) as channel, channel.receiver() as rx:
         for _ in range(TRIES):
@@ -90,7 +90,7 @@ def test_a_timeout_is_kept(path: Path, timeout: float) -> None:
 
 @pytest.mark.parametrize("timeout", [-1, float("nan"), "1"])
 def test_a_bad_timeout_is_refused(path: Path, timeout: float) -> None:
-    """Before a thread sleeps."""
+    """An invalid timeout is refused before a thread sleeps."""
     with blocking.open_channel(path, int) as channel, channel.receiver() as rx:
         with pytest.raises((ValueError, TypeError)):
             rx.receive(timeout)
@@ -98,7 +98,7 @@ def test_a_bad_timeout_is_refused(path: Path, timeout: float) -> None:
 
 @pytest.mark.parametrize("end", ["dropped", "closed", "cancelled"])
 def test_a_receive_that_timed_out_waits_no_more(path: Path, end: str) -> None:
-    """Whichever way, and what is sent afterwards is received by the next one."""
+    """A receive that timed out leaves no waiter, and the next receive gets what is sent afterwards."""
 
     async def run() -> None:
         async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
@@ -124,7 +124,7 @@ def test_a_receive_that_timed_out_waits_no_more(path: Path, end: str) -> None:
 
 
 def test_what_begins_to_wait_while_the_watchdog_looks_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Although the look found nobody."""
+    """The watchdog watches a waiter that begins to wait during a check that found no waiter."""
     monkeypatch.setattr(watchdog, "_RESCAN_SECONDS", 0.01)
     dog, looks = watchdog.Watchdog(), list[int]()
 

@@ -26,19 +26,19 @@ def _run(*arguments: str, timeout: float = 100) -> int:
 @pytest.mark.parametrize("which", WHICH)
 @DURABILITIES
 def test_a_chain_may_die_at_every_call(durability: str, which: str) -> None:
-    """Before each system call, in either stage, and while it opens, flushes and closes."""
+    """After a kill before any system call in either stage every input has its outputs once."""
     assert _run("every-call", durability, which, timeout=1800) > (100 if which == "each" else 30)
 
 
 @DURABILITIES
 def test_a_step_may_die_at_every_line(durability: str) -> None:
-    """Before every few lines of the code of a step, and of the first one of a process, which looks for the last."""
+    """After a kill at every few lines of a step, also of the first of a process, every input has its outputs once."""
     assert _run("every-line", durability, "1", "41" if PURE else "13", timeout=1800) > 20
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_chain_may_die_at_any_moment(seed: int) -> None:
-    """While it steps as fast as it can: outputs are those of a prefix of the inputs, and at the end of all of them."""
+    """After a kill at full speed the outputs are those of a prefix of the inputs, and finally of all of them."""
     times = 24 if PURE else 80
     assert _run("any-moment", str(seed), str(times)) >= times
 
@@ -46,12 +46,14 @@ def test_a_chain_may_die_at_any_moment(seed: int) -> None:
 @pytest.mark.soak
 @DURABILITIES
 def test_a_step_may_die_at_each_and_every_line(durability: str) -> None:
-    """The same before every single line."""
+    """After a kill at each line of a step every input has its outputs once."""
     assert _run("every-line", durability, "1", "1", timeout=1800) > 500
 
 
 @pytest.mark.soak
 def test_a_chain_may_die_thousands_of_times() -> None:
-    """The same five thousand times, with a new seed."""
+    """After each of five thousand kills at full speed, with a new seed, the outputs are those of a prefix of the
+    inputs.
+    """
     seed = secrets.randbits(32)
     assert _run("any-moment", str(seed), "5000", timeout=3600) >= 5000, seed

@@ -29,7 +29,7 @@ from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.compressing import compress_all
 from tests.storage.conftest import background, boots
-from tests.storage.lives import _let_go_of_processes
+from tests.storage.lives import _release_processes
 from tests.storage.power import Directory, Image, PowerFiles
 
 __all__ = ["background", "boots"]
@@ -111,7 +111,7 @@ class Life:
             store, channel._closed = channel._store, True
             store.cursors.close_all()
             store.segments.close()
-            _let_go_of_processes(store, self._files)
+            _release_processes(store, self._files)
             self._files.close(store._directory.descriptor)
         STORES._open.clear()
         self._files.stop_watching()
@@ -161,19 +161,19 @@ def _own_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_chain_survives(memory: Path, boots: Boots, background: Background, group: int) -> None:
-    """After any subset of unflushed pages and names was lost or torn: the outputs are those of the inputs, once."""
+    """After a power cut that loses or tears any unflushed pages and names, every input has its outputs once."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background)
 
 
 @pytest.mark.soak
 def test_a_chain_survives_for_long(memory: Path, boots: Boots, background: Background) -> None:
-    """The same with new seeds."""
+    """After many power cuts with new seeds every input has its outputs once."""
     first = secrets.randbits(40)
     _run(memory, range(first, first + int(os.environ.get("FILECHANNEL_ROUNDS", "1000"))), boots, background)
 
 
 def test_an_input_that_lost_its_end_continues(memory: Path, boots: Boots) -> None:
-    """What was made of it stays, and what is sent from then on is received."""
+    """After an input channel lost its end, its outputs stay, and what is sent later is received."""
     with chain(memory, Durability.OS) as it:
         it.subscription.send_many(range(4))
         it.channels[0].flush()
@@ -195,7 +195,7 @@ def test_an_input_that_lost_its_end_continues(memory: Path, boots: Boots) -> Non
 
 
 def test_an_output_that_lost_its_end_loses_the_position_with_it(memory: Path, boots: Boots) -> None:
-    """If the cursor was not flushed either, the inputs are received again, and every output is stored once."""
+    """If an output lost its end and the cursor was not flushed, inputs are received again, and outputs stored once."""
     cursor = memory / "a" / "consumers" / "first.cursor"
     with chain(memory, Durability.OS) as it:
         it.subscription.send_many(range(12))

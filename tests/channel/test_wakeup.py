@@ -262,7 +262,7 @@ def test_a_loop_that_cannot_be_woken_is_an_error_unless_it_is_closed(
     wake(waiter)
 
 
-wakes = pytest.mark.skipif(POLL, reason="nobody is woken where everybody looks")
+wakes = pytest.mark.skipif(POLL, reason="no waiter is woken where all of them poll")
 
 
 class Asleep(Watchdog):
@@ -288,7 +288,7 @@ AGAIN: dict[str, Callable[[Waiters], object]] = {
 @wakes
 @pytest.mark.usefixtures("_watchdog_sleeps")
 @pytest.mark.parametrize("again", AGAIN.values(), ids=AGAIN)
-@pytest.mark.parametrize("woken", [0, 1], ids=["nobody was", "some were"])
+@pytest.mark.parametrize("woken", [0, 1], ids=["none was", "some were"])
 @pytest.mark.parametrize("error", [KeyboardInterrupt, RecursionError])
 async def test_a_wake_that_is_broken_off_is_made_up_for(
     path: Path,

@@ -23,7 +23,7 @@ ALL = [[name] for name in NAMES if name != "consumers"] + [["consumers", "list"]
 
 @pytest.mark.parametrize("command", ALL, ids=" ".join)
 def test_every_command_explains_itself(command: list[str]) -> None:
-    """The help of a command has a summary that fits a line, an explanation and examples that begin with its name."""
+    """The help of a command has a one-line summary, an explanation, and examples that begin with its name."""
     text = run(*command, "--help").stdout
     usage = text.split("\n\n")[0]
     assert re.fullmatch(r"Usage: filechannel [\w ]+ \[OPTIONS\]( [A-Z]+(\.\.\.)?)*( \[[A-Z]+\](\.\.\.)?)?", usage)
@@ -42,7 +42,7 @@ def test_the_summary_of_every_command_is_listed_whole() -> None:
 
 
 def test_the_version() -> None:
-    """It is that of the package, and `python -m filechannel` is the same program."""
+    """`--version` prints the version of the package, also as `python -m filechannel`."""
     assert real("--version") == (0, f"filechannel {version('filechannel')}\n", "")
 
 
@@ -50,7 +50,7 @@ def test_the_version() -> None:
     "arguments", [["nonsense"], ["info"], ["info", "--nonsense", "x"], ["tail", "x", "-n", "many"]]
 )
 def test_wrong_usage_has_the_exit_code_2(arguments: list[str]) -> None:
-    """And says what is wrong, and where to read on."""
+    """Wrong usage exits with 2, and says what is wrong and where the help is."""
     assert "Try 'filechannel" in error(*arguments, code=2)
 
 
@@ -102,7 +102,7 @@ def test_without_the_extra_it_says_which_one_to_install() -> None:
 
 
 def test_it_starts_without_what_it_may_not_need() -> None:
-    """The help does not wait for the imports of tables."""
+    """The help is printed without importing the libraries for tables."""
     program = "import sys, filechannel.cli.app; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert not {"rich", "pydantic", "pyarrow", "pyspark", "aiofiles", "importlib.metadata"} & set(done.stdout.split())
@@ -118,7 +118,7 @@ def test_it_starts_without_what_it_may_not_need() -> None:
     ],
 )
 def test_examples_look_where_something_is(path: Path, command: str, more: tuple[object, ...], places: str) -> None:
-    """What the help of a command gives to jq is there."""
+    """The jq examples in the help of a command use fields that its JSON has."""
     assert places in run(command, "--help").stdout
     fill(path, 1000)  # about which doctor has something to say
     found = [json.loads(run(command, path, *more, "--json", code=int(command == "doctor")).stdout)]

@@ -26,7 +26,7 @@ def complete(words: str) -> list[str]:
 
 
 def test_the_shell_completes_commands_and_consumers(path: Path) -> None:
-    """Names of consumers are those of the channel that was typed."""
+    """Shell completion offers commands, and the consumers of the channel that was typed."""
     fill(path, 1)
     with blocking.open_channel(path, Order) as opened:
         for name in ("billing", "backup", "audit"):
@@ -44,7 +44,7 @@ def test_named_positions_are_completed() -> None:
 
 
 def test_names_that_the_shell_would_take_apart(path: Path) -> None:
-    """Are completed as they have to be typed."""
+    """Shell completion quotes names with spaces or special characters."""
     fill(path, 1)
     with blocking.open_channel(path, Order) as opened:
         opened.receiver("the biller's").close()

@@ -25,7 +25,7 @@ def copy(path: Path) -> Path:
 
 
 def test_verify_and_doctor_report_it(copy: Path) -> None:
-    """Both end with exit code 1, and name the command that repairs it."""
+    """`verify` and `doctor` end with exit code 1, and name the command that repairs the copy."""
     verified, diagnosed = run("verify", copy, code=1).stdout, run("doctor", copy, code=1).stdout
     for text in (verified, diagnosed):
         assert "not readable until repaired" in " ".join(text.split())
@@ -39,8 +39,10 @@ def test_verify_and_doctor_report_it(copy: Path) -> None:
 
 def test_info_shows_it(copy: Path) -> None:
     """The number of messages behind the damage is a line of its own, and a field in JSON."""
-    result, told = run("info", copy), report("info", copy)["unreachable"]
-    assert f"{told['messages']:,} messages in {told['segments']} segments behind the damage" in result.stdout
+    result, unreachable = run("info", copy), report("info", copy)["unreachable"]
+    assert (
+        f"{unreachable['messages']:,} messages in {unreachable['segments']} segments behind the damage" in result.stdout
+    )
     assert f"of {SENT:,} ever sent" in result.stdout
     assert report("info", copy.with_name("orders"))["unreachable"] is None
 

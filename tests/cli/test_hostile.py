@@ -22,12 +22,14 @@ def _run(choice: str) -> None:
 
 
 def test_any_part_of_a_channel_may_be_something_else(rng: Random) -> None:
-    """A link, a FIFO, a device, a directory or a terabyte: commands end, and nothing outside changes."""
+    """Every command ends and changes nothing outside, if a part of a channel is a link, FIFO, device, directory or huge
+    file.
+    """
     _run(str(rng.randrange(1 << 32)))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_part_of_a_channel_may_be_something_else(kind: str) -> None:
-    """The same for every part and every kind."""
+    """Every command ends and changes nothing outside, for every part of a channel and every kind of replacement."""
     _run(kind)

@@ -54,7 +54,7 @@ def _refused(path: Path) -> None:
 
 @pytest.mark.parametrize("name", TYPES)
 def test_a_schema_that_no_type_has_is_damage(path: Path, name: str) -> None:
-    """Whatever msgspec says about it, and however deep it is."""
+    """A schema that no type has is damage, whatever msgspec raises for it, and however deep it is."""
     fill(path, 10)
     schema = json.loads((path / "channel.json").read_text())["schema"]
     schema["records"]["Order"]["fields"][1]["type"] = TYPES[name]
@@ -80,7 +80,7 @@ def test_a_pattern_in_a_schema_is_never_matched(path: Path, pattern: str) -> Non
 
 
 def test_a_schema_with_a_default_that_cannot_be_one_is_damage(path: Path) -> None:
-    """As a list is for a text."""
+    """A schema with a default of the wrong type, such as a list for a text, is damage."""
     fill(path, 10)
     schema = json.loads((path / "channel.json").read_text())["schema"]
     schema["records"]["Order"]["fields"][1] |= {"required": False, "default": [1, {"a": 2}]}
@@ -90,7 +90,7 @@ def test_a_schema_with_a_default_that_cannot_be_one_is_damage(path: Path) -> Non
 
 @pytest.mark.parametrize("value", [0, -1, float("inf"), 2**1100], ids=str)
 def test_a_limit_that_cannot_be_compared_is_damage_for_a_channel_with_types(path: Path, value: float) -> None:
-    """Opening raises what it documents, not an arithmetic error."""
+    """A schema with a limit that cannot be compared is damage when a channel is opened with a type."""
     fill(path, 10)
     schema = json.loads((path / "channel.json").read_text())["schema"]
     schema["records"]["Order"]["fields"][0]["type"] = {"kind": "int", "constraints": {"multiple_of": value}}
@@ -100,7 +100,7 @@ def test_a_limit_that_cannot_be_compared_is_damage_for_a_channel_with_types(path
 
 
 def test_a_deep_schema_is_damage_for_a_channel_with_types(path: Path) -> None:
-    """It is not compared by recursion."""
+    """A deeply nested schema is damage when a channel is opened with a type, instead of being compared by recursion."""
     fill(path, 10)
     schema = json.loads((path / "channel.json").read_text())["schema"]
     schema["records"]["Order"]["fields"][1]["type"] = _nested(400)
@@ -111,7 +111,7 @@ def test_a_deep_schema_is_damage_for_a_channel_with_types(path: Path) -> None:
 
 @pytest.mark.parametrize("created", ["", "\x1b]0;title\x07", "0001-01-01T00:00:00+00:00", "9999-12-31T23:59:59-23:59"])
 def test_a_channel_that_was_created_at_no_time_is_damaged(path: Path, created: str) -> None:
-    """The creation time is shown in the time zone of the user."""
+    """A manifest whose creation time is no time is damaged."""
     fill(path, 10)
     _change(path, {"created": created})
     _refused(path)
@@ -130,7 +130,7 @@ SLOW: dict[str, dict[str, object]] = {
 @pytest.mark.parametrize("name", SLOW)
 @pytest.mark.parametrize("command", ["info", "tail", "verify"])
 def test_a_large_schema_takes_no_quadratic_time(path: Path, name: str, command: str) -> None:
-    """Commands end, within the minute that they get here."""
+    """Commands end within a minute for a large schema, because no step takes quadratic time."""
     fill(path, 10)
     _change(path, {"schema": {"root": SLOW[name]}})
     _, _, err = real(command, path, *(["--payloads"] if command == "verify" else []))
@@ -205,7 +205,7 @@ def test_a_long_default_takes_no_memory_for_each_row(path: Path, tmp_path: Path)
 def test_what_is_nested_too_deeply_for_a_table_is_said(
     path: Path, tmp_path: Path, schema: dict[str, object], reason: str
 ) -> None:
-    """The error is one of the command's own."""
+    """The error for a message type that is too deep for a table is one of the command."""
     fill(path, 10)
     _change(path, {"schema": schema})
     result = invoke("export", path, tmp_path / "x.parquet")
@@ -214,7 +214,7 @@ def test_what_is_nested_too_deeply_for_a_table_is_said(
 
 
 def test_columns_that_double_are_too_many_for_a_table(path: Path, tmp_path: Path) -> None:
-    """Thirty records, each with the next one twice, are a billion columns."""
+    """A table of records that double with each level is refused, because it would have a billion columns."""
     fill(path, 10)
     records = {
         f"R{number}": {

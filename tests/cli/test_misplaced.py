@@ -42,7 +42,9 @@ def replace(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", MAKE)
 @pytest.mark.parametrize("name", ["slow", "team"])
 def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kind: str, name: str) -> None:
-    """It is listed as damaged and reported, `gc` removes nothing, and a repair lets it start at the oldest message."""
+    """A consumer whose file is something else is listed as damaged and reported, and `gc` removes nothing until it is
+    repaired.
+    """
     consumed(path)
     run("consumers", "remove", path, "team" if name == "slow" else "slow", "--yes")
     file = path / "consumers" / (f"{name}.cursor" if name == "slow" else f"{name}.group")
@@ -67,7 +69,7 @@ def test_a_consumer_whose_file_is_something_else_holds_data_back(path: Path, kin
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind: str) -> None:
-    """It is removed by its name, like a damaged one; only a directory, which may have content, is left to its owner."""
+    """`consumers remove` removes a consumer whose file is something else, unless it is a directory."""
     consumed(path)
     replace(path / "consumers" / "slow.cursor", kind)
     if kind == "a directory":
@@ -79,7 +81,7 @@ def test_a_consumer_whose_file_is_something_else_can_be_removed(path: Path, kind
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_a_producer_whose_file_is_something_else_is_reported(path: Path, kind: str) -> None:
-    """It keeps all data until it is repaired: what its records say must not be deleted with them."""
+    """A producer whose file is something else is reported, and all data is kept until it is repaired."""
     consumed(path)
     run("consumers", "remove", path, "slow", "--yes")
     run("consumers", "remove", path, "team", "--yes")
@@ -96,7 +98,7 @@ def test_a_producer_whose_file_is_something_else_is_reported(path: Path, kind: s
 
 @pytest.mark.parametrize("kind", MAKE)
 def test_an_index_that_is_something_else_is_reported(path: Path, kind: str) -> None:
-    """Nothing is lost; a repair puts it aside."""
+    """An index that is something else is reported, and a repair quarantines it."""
     fill(path, 1000)
     first = min((path / "segments").glob("*.seg")).with_suffix(".idx")
     first.unlink(missing_ok=True)
@@ -117,7 +119,7 @@ def test_an_index_that_is_something_else_is_reported(path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("name", ["segments", "consumers", "producers", "wake", "quarantine", "staging"])
 def test_a_directory_that_is_a_link_is_a_finding(path: Path, name: str) -> None:
-    """Of `doctor` and `verify`, with what to do; other channels are looked at as well, and no repair touches it."""
+    """`doctor` and `verify` report a directory that is a link, and no repair changes it."""
     consumed(path)
     other = fill(path.with_name("other"), 10)
     elsewhere = path.with_name("elsewhere")
@@ -157,9 +159,9 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
         blocking.open_channel(path, Order)
     assert advice in str(refused.value)
     assert "filechannel repair" not in str(refused.value)
-    told = run("verify", path, code=1).stdout
-    assert advice in told
-    assert "filechannel repair" not in told
+    output = run("verify", path, code=1).stdout
+    assert advice in output
+    assert "filechannel repair" not in output
     (channel,) = report("doctor", path, code=1)["channels"]
     assert [each["mend"] for each in channel["advice"] if each["severity"] != "note"] == [advice]
     assert advice in error("repair", path, "--apply")
@@ -167,13 +169,13 @@ def test_a_lock_file_that_is_something_else_is_to_be_removed(path: Path, kind: s
     assert len(orders(path)) == 10
 
 
-@pytest.mark.parametrize(("count", "told"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
-def test_quarantined_files_are_counted(path: Path, count: int, told: str) -> None:
-    """They are reported in a note, which is not a finding."""
+@pytest.mark.parametrize(("count", "output"), [(1, "1 file in quarantine"), (2, "2 files in quarantine")])
+def test_quarantined_files_are_counted(path: Path, count: int, output: str) -> None:
+    """`doctor` and `verify` count quarantined files in a note, which is not a finding."""
     fill(path, 10)
     (path / "quarantine").mkdir(mode=0o700)
     for number in range(count):
         (path / "quarantine" / f"{number}-x.seg").write_bytes(b"old")
         (path / "quarantine" / f"{number}-x.seg.json").write_text("{}")
     [finding] = report("verify", path)["findings"]
-    assert finding["what"].startswith(told)
+    assert finding["what"].startswith(output)

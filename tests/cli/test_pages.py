@@ -46,7 +46,7 @@ def typed() -> Iterator[pytest.ParameterSet]:
 
 @pytest.mark.parametrize("words", list(typed()))
 def test_it_is_a_command(words: list[str]) -> None:
-    """Its name is known, and so are its options."""
+    """A command line in a documentation page names an existing command and existing options."""
     command = GROUP
     rest = list(words)
     while rest and hasattr(command, "commands") and rest[0] in command.commands:

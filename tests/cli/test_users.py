@@ -31,7 +31,7 @@ def shared(tmp_path: Path) -> Path:
 
 @as_root
 def test_a_reader_sees_what_is_unknown(shared: Path) -> None:
-    """Every command that only reads works, and names what such a user cannot know."""
+    """For a user without write access every reading command works, and names what it cannot know."""
     with blocking.open_channel(shared, Order, options=OPTIONS) as channel, channel.receiver("bill"):
         mine, theirs = _both("consumers", shared)
         assert f"process {os.getpid()}" in mine
@@ -72,7 +72,7 @@ def _both(*arguments: object) -> tuple[str, str]:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation shares with no other process")
 def test_a_command_that_waits_names_the_lock_holder(channel: Path) -> None:
-    """Within seconds, on stderr, while the other process is still opening the channel."""
+    """A command that waits for a process that is opening the channel names it on stderr within seconds."""
 
     def stop_inside() -> object:
         files = Files()

@@ -58,8 +58,8 @@ class Shell:
         self._bash.stdin.write(f'{line}\ncode=$?; printf "\\n{_DONE}%d\\n" $code; (exit $code)\n')
         self._bash.stdin.flush()
         printed = ""
-        for told in self._bash.stdout:
-            if told.startswith(_DONE):
-                return printed.strip("\n"), int(told.removeprefix(_DONE))
-            printed += told
+        for output in self._bash.stdout:
+            if output.startswith(_DONE):
+                return printed.strip("\n"), int(output.removeprefix(_DONE))
+            printed += output
         raise EOFError(f"the shell ended in {line!r}, which printed {printed!r}")

@@ -40,7 +40,7 @@ def test_the_page_runs_from_top_to_bottom(page: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", SHELL)
 def test_what_is_typed_into_a_shell_exists(block: Block) -> None:
-    """Targets, extras and commands that a page names are there."""
+    """The make targets, extras and commands that a page names exist."""
     for line in block.text.splitlines():
         if words := shlex.split(line, comments=True):
             assert known(words), line

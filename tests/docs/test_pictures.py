@@ -22,13 +22,13 @@ DEMO = runpy.run_path(str(ROOT / "docs/images/demo.py"))
 
 @pytest.mark.parametrize("flow", FLOWS, ids=lambda flow: flow.__name__)
 def test_the_flows_are_drawn(flow: object) -> None:
-    """`python docs/images/flows.py` changes nothing."""
+    """Running `python docs/images/flows.py` changes no picture of the documentation."""
     assert callable(flow)
     assert (ROOT / f"docs/images/{flow.__name__}.svg").read_text() == flow()  # type: ignore[attr-defined]
 
 
 def test_the_plots_show_the_table() -> None:
-    """`python -m benchmarks.plots` changes nothing, and draws each plot."""
+    """Running `python -m benchmarks.plots` changes no plot, and draws each one."""
     found = dict(plots.drawn(plots.PAGE.read_text()))
     assert found.keys() == {f"{plot.name}.svg" for plot in plots.PLOTS}
     for name, picture in found.items():
@@ -42,7 +42,7 @@ def test_a_plot_says_where_the_files_were() -> None:
 
 
 def test_the_comparison_agrees_with_the_plots() -> None:
-    """The times on the page about other queues are those of the plots, in the same words."""
+    """The times in the comparison with other queues are those of the plots."""
     page = (ROOT / "docs/comparison.md").read_text()
     compared = re.findall(r"^\| .* \| ([\d.]+ (?:ns|µs)) \|$", page, re.MULTILINE)
     drawn = dict(plots.drawn(plots.PAGE.read_text()))
@@ -51,7 +51,7 @@ def test_the_comparison_agrees_with_the_plots() -> None:
 
 
 def test_what_was_not_measured_is_not_drawn(tmp_path: Path) -> None:
-    """A run of some groups draws those, and a plot leaves out a peer that was not there."""
+    """The plots of a run of some groups show those groups, and no peer that was not measured."""
     title = plots.PLOTS[0].group
     lines = [f"| **{title}** | | |", *(f"| {bar.work} | 1.5 us | 1 Q |" for bar in plots.PLOTS[0].bars[1:])]
     plots.write("\n".join(lines), tmp_path)
@@ -68,7 +68,7 @@ def words_of(picture: str) -> str:
 
 
 def test_the_demo_is_shown_as_it_is() -> None:
-    """The picture of the demo has its headings and says that every promise was kept."""
+    """The picture of the demo has its headings and the result that every promise was kept."""
     console = Console(width=DEMO["COLUMNS"], file=StringIO(), record=True)
     console.print(pictures.kills(Kills((), None)))
     shown = words_of(DEMO["IMAGE"].read_text())
@@ -78,7 +78,7 @@ def test_the_demo_is_shown_as_it_is() -> None:
 
 
 def test_the_picture_of_the_demo_has_its_words() -> None:
-    """The picture has the acts that kill, a mark where others are left out, and the results."""
+    """The picture of the demo has the acts that kill, a mark for those left out, and the results."""
     rule = "─" * DEMO["COLUMNS"]
     acts = "".join(f"\n{rule}\nAct {number} <&>\n\nworker 1  ━━╸  5  alive   \n" for number in range(4))
     text = DEMO["shortened"](f"{acts}\n{rule}\nkept  it\n\nEvery promise was kept.\n")

@@ -57,7 +57,7 @@ def test_the_tree_of_errors_is_that_of_the_code() -> None:
 
 
 def test_the_tests_that_the_pages_name_exist() -> None:
-    """Each test file that the page about reliability names as a proof is there."""
+    """Each test file that the page about reliability names exists."""
     named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/guides/reliability.md").read_text())
     assert len(named) > 30
     assert not [name for name in named if not (ROOT / "tests" / name).is_file()]

@@ -75,7 +75,7 @@ def typed(tmp_path: Path) -> Bus:
 
 @needs_native
 def test_a_line_is_seen_in_every_terminal(raw: Bus) -> None:
-    """While it is being typed, and in a terminal that is opened later."""
+    """A line that one terminal types is shown in every terminal, also in one that is opened later."""
     with raw.terminal("receive", "ann") as ann, raw.terminal("receive", "ben") as ben:
         with raw.terminal("send") as sender:
             assert sender.stdin is not None
@@ -88,7 +88,7 @@ def test_a_line_is_seen_in_every_terminal(raw: Bus) -> None:
 
 @needs_native
 def test_a_name_has_one_terminal(raw: Bus) -> None:
-    """The second one gets an error, in one line."""
+    """A second terminal under a name that is in use gets an error of one line."""
     raw.run("send", typed="here\n")
     with raw.terminal("receive", "ann") as ann:
         assert read(ann, 1) == ["here"]
@@ -96,7 +96,7 @@ def test_a_name_has_one_terminal(raw: Bus) -> None:
 
 
 def test_a_name_resumes_where_it_stopped(raw: Bus) -> None:
-    """It receives what was sent since, and nothing twice; another name gets everything."""
+    """A name that returns gets what was sent since then, once, and another name gets everything."""
     raw.run("send", typed="one\ntwo\n")
     with raw.terminal("receive", "ann") as ann:
         assert read(ann, 2) == ["one", "two"]
@@ -108,7 +108,7 @@ def test_a_name_resumes_where_it_stopped(raw: Bus) -> None:
 
 
 def test_bytes_are_passed_through_unchanged(raw: Bus) -> None:
-    """Whatever they are: the bus does not look at them."""
+    """The bus passes any bytes through unchanged."""
     anything = bytes(range(256)) + b"\n"
     subprocess.run([*raw.command, "send"], input=anything, timeout=TIMEOUT, check=True)
     assert subprocess.run([*raw.command, "replay"], capture_output=True, timeout=TIMEOUT, check=True).stdout == anything
@@ -116,7 +116,7 @@ def test_bytes_are_passed_through_unchanged(raw: Bus) -> None:
 
 @needs_native
 def test_events_arrive_as_what_they_were(typed: Bus) -> None:
-    """Each terminal gets every event, of either type."""
+    """Each terminal gets every event of either type."""
     with typed.terminal("receive", "stock") as stock, typed.terminal("receive", "billing") as billing:
         typed.run("place", "1", "pen", "3")
         typed.run("place", "2", "ink")
@@ -126,7 +126,7 @@ def test_events_arrive_as_what_they_were(typed: Bus) -> None:
 
 
 def test_a_late_reader_replays_the_events(typed: Bus) -> None:
-    """Without a name, and without changing anything for readers that have one."""
+    """A reader without a name replays the events, and changes nothing for readers with names."""
     typed.run("place", "1", "pen")
     with typed.terminal("receive", "stock") as stock:
         assert read(stock, 1) == ["order 1: 1 x pen"]
@@ -138,7 +138,7 @@ def test_a_late_reader_replays_the_events(typed: Bus) -> None:
 
 
 def test_another_type_is_refused(typed: Bus) -> None:
-    """A bus of events is not a bus of bytes, and the error says so in one line."""
+    """A bus of events refuses to be opened as a bus of bytes, with an error of one line."""
     typed.run("place", "1", "pen")
     said = Bus("bus_raw.py", typed.directory).fail("send")
     assert "bytes" in said

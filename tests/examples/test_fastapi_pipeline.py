@@ -86,7 +86,7 @@ def test_orders_accepted_before_a_kill_are_processed_after_it(tmp_path: Path) ->
 
 
 def test_wrong_orders_are_refused(tmp_path: Path) -> None:
-    """At once what is not an order, and later what is not sold; the pipeline keeps running."""
+    """A body that is not an order is refused at once, an unknown product later, and the pipeline continues."""
     with serve(tmp_path) as server:
         response = server.client.post("/orders", json={"id": 1, "sku": "pen", "qty": 0})
         assert response.status_code == 422
@@ -102,7 +102,7 @@ def test_wrong_orders_are_refused(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation lets one process at a time have a channel")
 def test_several_workers_are_one_pipeline(tmp_path: Path) -> None:
-    """Whichever answers, each order has one bill, and a client of any of them sees all."""
+    """With several workers each order has one bill, whichever answers, and a client of any of them sees all."""
     with serve(tmp_path, workers=2) as server:
         for number in range(40):
             server.client.post("/orders", json={"id": number, "sku": "ink"}).raise_for_status()

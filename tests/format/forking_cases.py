@@ -58,7 +58,7 @@ def in_child(look: Callable[[], bool]) -> bool:
 
 
 def test_a_child_does_not_keep_what_it_shall_close(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """The parent does, and so do both with the other one; the next child closes it as well."""
+    """A forked child closes the registered descriptor, and the parent and other descriptors keep theirs."""
     read, write = pipe
     number = impl.close_in_child(read)
     for _ in range(2):
@@ -68,7 +68,7 @@ def test_a_child_does_not_keep_what_it_shall_close(impl: SimpleNamespace, pipe: 
 
 
 def test_a_withdrawn_descriptor_is_kept(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """It can be withdrawn once."""
+    """A descriptor that is withdrawn stays open in children, and can be withdrawn once."""
     read, write = pipe
     numbers = [impl.close_in_child(descriptor) for descriptor in pipe]
     assert impl.keep_in_child(numbers[0]) is True
@@ -78,7 +78,7 @@ def test_a_withdrawn_descriptor_is_kept(impl: SimpleNamespace, pipe: tuple[int, 
 
 
 def test_a_number_is_never_used_twice(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """A descriptor is: a handle that was closed must not close the one that comes after it."""
+    """A handle is never reused, so that a closed one cannot close the descriptor that got its number."""
     first = impl.close_in_child(pipe[0])
     assert impl.keep_in_child(first)
     second = impl.close_in_child(pipe[0])
@@ -88,7 +88,7 @@ def test_a_number_is_never_used_twice(impl: SimpleNamespace, pipe: tuple[int, in
 
 
 def test_a_child_starts_with_nothing_to_close(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """What it opens under the same number is its own, also in children of the child."""
+    """A forked child starts without registered descriptors, and keeps what it opens under the same numbers."""
     number = impl.close_in_child(pipe[0])
 
     def look() -> bool:
@@ -100,7 +100,7 @@ def test_a_child_starts_with_nothing_to_close(impl: SimpleNamespace, pipe: tuple
 
 
 def test_a_child_can_have_something_closed_in_its_children(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """It is a parent like any other."""
+    """A forked child can register descriptors for its own children."""
 
     def look() -> bool:
         number = impl.close_in_child(pipe[0])
@@ -111,7 +111,7 @@ def test_a_child_can_have_something_closed_in_its_children(impl: SimpleNamespace
 
 
 def test_many_descriptors(impl: SimpleNamespace) -> None:
-    """Withdrawn in any order, the rest is closed."""
+    """Of many descriptors some are withdrawn in any order, and a child closes the rest."""
     descriptors = [os.dup(0) for _ in range(100)]
     numbers = [impl.close_in_child(descriptor) for descriptor in descriptors]
     for number in numbers[::3]:
@@ -124,7 +124,7 @@ def test_many_descriptors(impl: SimpleNamespace) -> None:
 
 
 def test_a_descriptor_that_is_not_open_does_no_harm(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """The others are closed nevertheless."""
+    """A registered descriptor that is closed already does not keep a child from closing the others."""
     numbers = [impl.close_in_child(1 << 20), impl.close_in_child(pipe[0])]
     assert in_child(lambda: not is_open(pipe[0]))
     assert [impl.keep_in_child(number) for number in numbers] == [True, True]
@@ -132,7 +132,7 @@ def test_a_descriptor_that_is_not_open_does_no_harm(impl: SimpleNamespace, pipe:
 
 @pytest.mark.parametrize("wrong", [-1, 1 << 31, 1 << 64, -(1 << 70)])
 def test_a_descriptor_is_a_small_number(impl: SimpleNamespace, wrong: int) -> None:
-    """Others are refused, and nothing is noted."""
+    """A number that is not a small descriptor is refused, and nothing is registered."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
         impl.close_in_child(wrong)
     with pytest.raises(TypeError):
@@ -144,7 +144,7 @@ def test_a_descriptor_is_a_small_number(impl: SimpleNamespace, wrong: int) -> No
 
 
 def test_forking_while_threads_start_and_end(impl: SimpleNamespace, pipe: tuple[int, int]) -> None:
-    """No child hangs, and each closes what it shall."""
+    """Forking while threads start and end leaves no child hanging, and each closes the registered descriptors."""
     number = impl.close_in_child(pipe[0])
     enough = threading.Event()
 
@@ -166,7 +166,7 @@ def test_forking_while_threads_start_and_end(impl: SimpleNamespace, pipe: tuple[
 
 
 def test_a_fork_that_python_does_not_know_of_closes_too(impl: SimpleNamespace) -> None:
-    """The native core gets it from the C library."""
+    """A fork by the C library, which Python does not notice, closes the descriptors in the native core too."""
     if impl.name == "pure":
         pytest.skip("the pure implementation hears only of os.fork")
     program = """

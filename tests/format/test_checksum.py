@@ -32,12 +32,12 @@ READ_PDU = bytes.fromhex(
     ],
 )
 def test_the_checksum_is_castagnoli(impl: SimpleNamespace, data: bytes, expected: int) -> None:
-    """The vectors of RFC 3720 and the usual check value come out."""
+    """The checksum is CRC-32C: the vectors of RFC 3720 and the usual check value agree."""
     assert impl.crc32c(data) == expected
 
 
 def test_every_length_agrees_with_another_implementation(impl: SimpleNamespace) -> None:
-    """Lengths from 0 to 2000 cover the loops over one, four and eight bytes and over three lanes."""
+    """Checksums of 0 to 2000 bytes, which cover the loops over one, four and eight bytes and three lanes, agree."""
     data = random.Random(1).randbytes(2000)
     for length in range(len(data) + 1):
         assert impl.crc32c(data[:length]) == google_crc32c.value(data[:length])
@@ -46,19 +46,19 @@ def test_every_length_agrees_with_another_implementation(impl: SimpleNamespace) 
 @pytest.mark.parametrize("lanes", range(0, 25, 3))
 @pytest.mark.parametrize("more", [-9, -1, 0, 1, 7, 8, 9])
 def test_lane_boundaries_agree_with_another_implementation(impl: SimpleNamespace, lanes: int, more: int) -> None:
-    """Just below, at and above a multiple of three lanes."""
+    """Checksums just below, at and above a multiple of three lanes agree with another implementation."""
     data = random.Random(lanes).randbytes(max(lanes * LANE + more, 0))
     assert impl.crc32c(data) == google_crc32c.value(data)
 
 
 def test_a_large_buffer_agrees_with_another_implementation(impl: SimpleNamespace) -> None:
-    """A megabyte and a bit."""
+    """The checksum of more than a megabyte agrees with another implementation."""
     data = random.Random(2).randbytes((1 << 20) + 13)
     assert impl.crc32c(data) == google_crc32c.value(data)
 
 
 def test_the_alignment_of_the_data_does_not_matter(impl: SimpleNamespace) -> None:
-    """A view may begin anywhere."""
+    """The checksum of a view does not depend on its alignment."""
     data = random.Random(3).randbytes(900)
     for start in range(17):
         assert impl.crc32c(memoryview(data)[start:]) == google_crc32c.value(data[start:])
@@ -72,7 +72,7 @@ def test_a_checksum_can_be_extended(impl: SimpleNamespace) -> None:
 
 
 def test_any_contiguous_buffer_is_taken(impl: SimpleNamespace) -> None:
-    """What counts is the bytes, not the type or the shape they come in."""
+    """A checksum accepts any contiguous buffer, and its type or shape does not matter."""
     data = bytes(range(64))
     with mmap.mmap(-1, len(data)) as anonymous:
         anonymous[:] = data
@@ -82,33 +82,33 @@ def test_any_contiguous_buffer_is_taken(impl: SimpleNamespace) -> None:
 
 
 def test_empty_buffers_of_any_type_are_taken(impl: SimpleNamespace) -> None:
-    """Nothing leaves the value as it was."""
+    """The checksum of an empty buffer of any type is the value it starts from."""
     for buffer in (b"", bytearray(), memoryview(b""), array("I")):
         assert impl.crc32c(buffer, 77) == 77
 
 
 @pytest.mark.parametrize("value", [-1, 1 << 32, 1 << 64, -(1 << 70)])
 def test_a_value_that_is_not_a_checksum_is_refused(impl: SimpleNamespace, value: int) -> None:
-    """A running value has 32 bits."""
+    """A start value that does not fit 32 bits is refused."""
     with pytest.raises(OverflowError, match="does not fit the word"):
         impl.crc32c(b"x", value)
 
 
 @pytest.mark.parametrize("data", [None, 5, "text", [1, 2], 1.5])
 def test_something_without_bytes_is_refused(impl: SimpleNamespace, data: object) -> None:
-    """In particular a number is not that many zeros."""
+    """A value that is not a buffer is refused, also a number, which does not mean so many zeros."""
     with pytest.raises(TypeError, match="bytes-like object is required"):
         impl.crc32c(data)
 
 
 def test_a_strided_view_is_refused(impl: SimpleNamespace) -> None:
-    """Only bytes that lie side by side have a checksum."""
+    """A view with gaps between its bytes is refused."""
     with pytest.raises(BufferError):
         impl.crc32c(memoryview(b"abcd")[::2])
 
 
 def test_the_table_agrees_with_the_library() -> None:
-    """The pure implementation computes the same where no library is installed."""
+    """The table of the pure implementation computes the same checksum as the library."""
     data = random.Random(5).randbytes(300)
     for length in range(len(data) + 1):
         assert checksum._by_table(0, data[:length]) == google_crc32c.value(data[:length])

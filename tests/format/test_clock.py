@@ -62,7 +62,7 @@ def steps_until_over(impl: SimpleNamespace, step: Callable[[], object], most: in
 
 
 def test_a_new_time_slice_is_not_over(impl: SimpleNamespace) -> None:
-    """Whatever was before."""
+    """A new time slice is not over, whatever the last one was."""
 
     def work() -> bool:
         writer = new_writer(impl)
@@ -75,7 +75,7 @@ def test_a_new_time_slice_is_not_over(impl: SimpleNamespace) -> None:
 
 
 def test_checking_costs_nothing(impl: SimpleNamespace) -> None:
-    """Only work uses up a time slice."""
+    """Checking the time slice uses none of it."""
 
     def work() -> bool:
         return any(impl.slice_is_over() for _ in range(10 * UNITS))
@@ -84,7 +84,7 @@ def test_checking_costs_nothing(impl: SimpleNamespace) -> None:
 
 
 def test_each_append_is_a_unit(impl: SimpleNamespace) -> None:
-    """The clock is looked at after so many."""
+    """Each append uses one unit of the time slice, and the clock is read after a number of units."""
 
     def work() -> int:
         writer = new_writer(impl)
@@ -94,7 +94,7 @@ def test_each_append_is_a_unit(impl: SimpleNamespace) -> None:
 
 
 def test_each_taken_item_is_a_unit(impl: SimpleNamespace) -> None:
-    """Reading counts like writing."""
+    """Each item that is taken uses one unit of the time slice."""
 
     def work() -> int:
         reader = new_reader(impl, [b""] * 100)
@@ -104,7 +104,7 @@ def test_each_taken_item_is_a_unit(impl: SimpleNamespace) -> None:
 
 
 def test_taking_many_counts_each(impl: SimpleNamespace) -> None:
-    """A call that does the work of many is charged like many."""
+    """Taking many items uses a unit for each."""
 
     def work() -> int:
         reader = new_reader(impl, [b""] * 100)
@@ -114,7 +114,7 @@ def test_taking_many_counts_each(impl: SimpleNamespace) -> None:
 
 
 def test_a_batch_counts_by_its_bytes(impl: SimpleNamespace) -> None:
-    """One append of many records is one copy: one unit, and one for every 512 bytes."""
+    """A batch uses one unit, and one for every 512 bytes."""
 
     def work() -> int:
         writer = new_writer(impl)
@@ -126,7 +126,7 @@ def test_a_batch_counts_by_its_bytes(impl: SimpleNamespace) -> None:
 
 
 def test_large_payloads_count_as_several_units(impl: SimpleNamespace) -> None:
-    """A copy of 16 KiB is worth a look at the clock."""
+    """A payload of 16 KiB uses up the units until the clock is read."""
 
     def work() -> tuple[int, int]:
         writer, payload = new_writer(impl), bytes(UNITS * BYTES_PER_UNIT)
@@ -142,7 +142,7 @@ def test_large_payloads_count_as_several_units(impl: SimpleNamespace) -> None:
 
 
 def test_an_append_that_overflows_is_not_charged(impl: SimpleNamespace) -> None:
-    """Nothing was copied here."""
+    """An append that overflows uses no unit, because it copies nothing."""
 
     def work() -> bool:
         writer = impl.Writer(new_control(), 1, 100, lambda payloads: 0, lambda: None)
@@ -154,7 +154,7 @@ def test_an_append_that_overflows_is_not_charged(impl: SimpleNamespace) -> None:
 
 
 def test_a_time_slice_belongs_to_a_thread(impl: SimpleNamespace) -> None:
-    """One that is over says nothing about another."""
+    """The time slice of one thread does not affect another."""
 
     def work() -> tuple[bool, bool, bool]:
         writer = new_writer(impl)
@@ -165,7 +165,7 @@ def test_a_time_slice_belongs_to_a_thread(impl: SimpleNamespace) -> None:
 
 
 def test_a_time_slice_is_shared_by_everything_a_thread_works_on(impl: SimpleNamespace) -> None:
-    """A task that serves many channels has one time slice, not one for each."""
+    """A task that serves many channels has one time slice, which belongs to its thread."""
 
     def work() -> int:
         writers = [new_writer(impl) for _ in range(4)]
@@ -176,8 +176,8 @@ def test_a_time_slice_is_shared_by_everything_a_thread_works_on(impl: SimpleName
     assert in_a_fresh_thread(work) == UNITS // 8
 
 
-def test_put_in_turn_yields_and_does_nothing(impl: SimpleNamespace) -> None:
-    """None is the result when the time slice is over; a new one lets it continue."""
+def test_put_or_yield_yields_and_does_nothing(impl: SimpleNamespace) -> None:
+    """`put_or_yield` returns None and sends nothing when the time slice is over, and sends in the next one."""
 
     def work() -> tuple[int, object, int, object]:
         control = new_control()
@@ -195,8 +195,8 @@ def test_put_in_turn_yields_and_does_nothing(impl: SimpleNamespace) -> None:
     assert in_a_fresh_thread(work) == (UNITS, None, UNITS * 8, UNITS * 8)
 
 
-def test_take_in_turn_yields_and_does_nothing(impl: SimpleNamespace) -> None:
-    """NOTHING is the result when the time slice is over; a new one lets it continue."""
+def test_take_or_yield_yields_and_does_nothing(impl: SimpleNamespace) -> None:
+    """`take_or_yield` returns NOTHING and takes nothing when the time slice is over, and takes in the next one."""
 
     def work() -> tuple[int, object, int, object]:
         reader = new_reader(impl, [b"m"] * 100)

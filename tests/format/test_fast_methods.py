@@ -117,7 +117,7 @@ def result_of(coroutine: Coroutine[Any, Any, Any]) -> Any:
 
 
 def test_an_item_is_sent_when_it_is_awaited(impl: SimpleNamespace) -> None:
-    """Not before, and then without waiting; there is no result."""
+    """`send` sends its item when it is awaited, without waiting, and returns nothing."""
     bench = Bench(impl)
     coroutine = bench.send("a")
     assert bench.messages == 0
@@ -127,7 +127,7 @@ def test_an_item_is_sent_when_it_is_awaited(impl: SimpleNamespace) -> None:
 
 
 def test_an_item_is_received_when_it_is_awaited(impl: SimpleNamespace) -> None:
-    """Not before, and then without waiting."""
+    """`receive` takes its item when it is awaited, without waiting."""
     bench = Bench(impl, [b"a", b"b"])
     first, second = bench.receive(), bench.receive()
     assert bench.reader.offset == 0
@@ -137,7 +137,7 @@ def test_an_item_is_received_when_it_is_awaited(impl: SimpleNamespace) -> None:
 
 
 def test_an_item_that_overflows_is_sent(impl: SimpleNamespace) -> None:
-    """Overflow does the work; its offset is not returned."""
+    """An item that overflows is sent by `overflow`, and its offset is not returned."""
     bench = Bench(impl)
     bench.writer.unbind()
     assert result_of(bench.send("a")) is None
@@ -145,7 +145,7 @@ def test_an_item_that_overflows_is_sent(impl: SimpleNamespace) -> None:
 
 
 def test_a_refused_item_raises_from_the_await(impl: SimpleNamespace) -> None:
-    """Calling alone raises nothing."""
+    """A refused item raises when the coroutine is awaited, not when it is created."""
     bench = Bench(impl)
     coroutine = bench.send("\N{SNOWMAN}")
     with pytest.raises(RefusedError):
@@ -155,7 +155,7 @@ def test_a_refused_item_raises_from_the_await(impl: SimpleNamespace) -> None:
 
 
 def test_an_error_of_reading_raises_from_the_await(impl: SimpleNamespace) -> None:
-    """The reader stays where it is."""
+    """An error of reading raises from the await, and the reader stays where it is."""
     bench = Bench(impl, [b"x"])
 
     def decode(payload: bytes) -> None:
@@ -174,7 +174,7 @@ def test_an_error_of_reading_raises_from_the_await(impl: SimpleNamespace) -> Non
 
 
 def test_an_item_is_sent_now(impl: SimpleNamespace) -> None:
-    """Its offset is the answer; the item may be named."""
+    """`send_nowait` sends an item, which may be passed by name, and returns its offset."""
     bench = Bench(impl)
     assert bench.sender.send_nowait("a") == 0
     assert bench.sender.send_nowait(item="b") == 9
@@ -189,14 +189,16 @@ def test_an_item_is_sent_now(impl: SimpleNamespace) -> None:
 
 
 def test_an_item_is_received_now(impl: SimpleNamespace) -> None:
-    """However long the time slice has lasted."""
+    """`receive_nowait` takes an item, however long the time slice has lasted."""
     bench = Bench(impl, [b"x"] * 100)
     assert [bench.receiver.receive_nowait() for _ in range(100)] == [b"x"] * 100
     assert bench.receiver.receive_nowait() == "slow"
 
 
 def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(impl: SimpleNamespace) -> None:
-    """It knows whether that is an error: a flush to wait for, nothing there, or closed."""
+    """What a fast `nowait` method cannot do goes to a method of the subclass: a flush, an empty channel, or a closed
+    one.
+    """
     bench = Bench(impl, [b"a"])
     bench.writer.defer(True)
     assert bench.sender.send_nowait("a") == ("slow", "a")
@@ -212,7 +214,9 @@ def test_what_cannot_be_done_now_is_for_the_subclass_to_answer(impl: SimpleNames
 
 
 def test_a_deferred_writer_takes_the_slow_path(impl: SimpleNamespace) -> None:
-    """The slow coroutine's pauses are yielded, sent values reach it, and nothing was done before."""
+    """With a deferred writer `send` does nothing itself and awaits the slow coroutine, which gets the values sent to
+    it.
+    """
     bench = Bench(impl)
     bench.writer.defer(True)
     coroutine = bench.send("a")
@@ -227,7 +231,7 @@ def test_a_deferred_writer_takes_the_slow_path(impl: SimpleNamespace) -> None:
 
 
 def test_an_empty_reader_takes_the_slow_path(impl: SimpleNamespace) -> None:
-    """What the slow coroutine returns is the item."""
+    """With an empty reader `receive` awaits the slow coroutine, and returns its result."""
     bench = Bench(impl)
     coroutine = bench.receive()
     assert isinstance(coroutine.send(None), Pause)
@@ -239,7 +243,7 @@ def test_an_empty_reader_takes_the_slow_path(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("item", [None, (), (1, 2), StopIteration(3), BaseException])
 def test_a_result_may_be_anything(impl: SimpleNamespace, item: object) -> None:
-    """Tuples and exceptions are not taken apart."""
+    """A slow coroutine may return any object, also tuples and exceptions."""
     coroutine = Bench(impl).receive()
     coroutine.send(None)
     with pytest.raises(StopIteration) as stop:
@@ -248,7 +252,7 @@ def test_a_result_may_be_anything(impl: SimpleNamespace, item: object) -> None:
 
 
 def test_a_detached_sender_or_receiver_takes_the_slow_path(impl: SimpleNamespace) -> None:
-    """It knows what is wrong; coroutines that were created before count as well."""
+    """A detached sender or receiver takes the slow path, also in coroutines that were created before."""
     bench = Bench(impl, [b"a"])
     earlier = bench.send("earlier"), bench.receive()
     bench.sender._detach()
@@ -261,7 +265,7 @@ def test_a_detached_sender_or_receiver_takes_the_slow_path(impl: SimpleNamespace
 
 
 def test_an_exception_is_thrown_where_the_slow_way_waits(impl: SimpleNamespace) -> None:
-    """It comes out, or what the coroutine makes of it does."""
+    """An exception that is thrown into a waiting coroutine is thrown into the slow one."""
     bench = Bench(impl)
     coroutine = bench.receive()
     coroutine.send(None)
@@ -284,7 +288,7 @@ def test_an_exception_is_thrown_where_the_slow_way_waits(impl: SimpleNamespace) 
 
 
 def test_a_slow_way_that_cannot_begin_raises(impl: SimpleNamespace) -> None:
-    """Its error is that of the await."""
+    """An error in creating the slow coroutine raises from the await."""
     bench = Bench(impl)
 
     def slow() -> Any:
@@ -299,7 +303,7 @@ def test_a_slow_way_that_cannot_begin_raises(impl: SimpleNamespace) -> None:
 
 
 def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(impl: SimpleNamespace) -> None:
-    """A task cancelled before it began has sent and received nothing."""
+    """An exception that is thrown before the first step is raised, and nothing was sent or received."""
     bench = Bench(impl, [b"a"])
     for coroutine in (bench.send("x"), bench.receive()):
         with pytest.raises(LookupError, match="early"):
@@ -310,7 +314,7 @@ def test_what_is_thrown_before_the_first_step_comes_out_and_nothing_is_done(impl
 
 
 def test_closing_before_the_first_step_does_nothing(impl: SimpleNamespace) -> None:
-    """And is not a forgotten await."""
+    """Closing a coroutine before its first step does nothing, and emits no warning of a forgotten await."""
     bench = Bench(impl, [b"a"])
     for coroutine in (bench.send("x"), bench.receive()):
         assert coroutine.close() is None
@@ -320,7 +324,7 @@ def test_closing_before_the_first_step_does_nothing(impl: SimpleNamespace) -> No
 
 
 def test_closing_ends_the_slow_way(impl: SimpleNamespace) -> None:
-    """Its finally runs."""
+    """Closing a waiting coroutine closes the slow one, whose `finally` runs."""
     ended: list[bool] = []
 
     async def slow() -> None:
@@ -336,7 +340,7 @@ def test_closing_ends_the_slow_way(impl: SimpleNamespace) -> None:
 
 
 def test_a_coroutine_is_awaited_once(impl: SimpleNamespace) -> None:
-    """As any other."""
+    """Awaiting a coroutine a second time raises, as for any other."""
     bench = Bench(impl, [b"a", b"b"])
     for coroutine in (bench.send("x"), bench.receive()):
         result_of(coroutine)
@@ -348,7 +352,7 @@ def test_a_coroutine_is_awaited_once(impl: SimpleNamespace) -> None:
 
 
 def test_a_coroutine_begins_with_none(impl: SimpleNamespace) -> None:
-    """There is no receiver yet to send anything to."""
+    """Sending a value other than None into a new coroutine raises."""
     bench = Bench(impl)
     coroutine = bench.send("x")
     with pytest.raises(TypeError, match="just-started coroutine"):
@@ -357,7 +361,7 @@ def test_a_coroutine_begins_with_none(impl: SimpleNamespace) -> None:
 
 
 def test_a_forgotten_await_is_noticed(impl: SimpleNamespace) -> None:
-    """With a warning that names the call, as often as it happens."""
+    """Each coroutine that is not awaited emits a warning that names the call."""
     bench = Bench(impl, [b"a"])
     for _ in range(3):
         with pytest.warns(RuntimeWarning, match="was never awaited"):
@@ -368,7 +372,7 @@ def test_a_forgotten_await_is_noticed(impl: SimpleNamespace) -> None:
 
 
 def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(impl: SimpleNamespace) -> None:
-    """The item stays alive, and the send is done or fails, but never both."""
+    """A coroutine that its encoder closes keeps the item alive, and the send is done or fails, but never both."""
     bench, inside = Bench(impl), list[object]()
 
     def encode(item: list[str]) -> bytes:
@@ -388,7 +392,7 @@ def test_a_coroutine_that_closes_itself_while_it_encodes_does_no_harm(impl: Simp
 
 
 def test_a_slow_path_that_throws_into_itself_does_no_harm(impl: SimpleNamespace) -> None:
-    """It is running already, and continues."""
+    """A slow coroutine that throws into its own coroutine gets an error, because that is running."""
     inside: list[type[Exception]] = []
 
     async def slow() -> str:
@@ -406,7 +410,7 @@ def test_a_slow_path_that_throws_into_itself_does_no_harm(impl: SimpleNamespace)
 
 
 def test_many_coroutines_at_once_are_separate(impl: SimpleNamespace) -> None:
-    """However many there are, in whatever order they end."""
+    """Many coroutines at once do not affect each other, in whatever order they end."""
     bench = Bench(impl, [bytes([number]) for number in range(120)])
     taken: list[bytes] = []
     for _ in range(3):
@@ -419,7 +423,7 @@ def test_many_coroutines_at_once_are_separate(impl: SimpleNamespace) -> None:
 
 
 def test_results_that_are_kept_do_not_change(impl: SimpleNamespace) -> None:
-    """A caller that catches the end of a coroutine has it for itself, however many end afterwards."""
+    """A caller that keeps the StopIteration of a coroutine has it for itself, however many coroutines end later."""
     payloads = [bytes([number]) for number in range(20)]
     bench = Bench(impl, payloads)
     kept: list[StopIteration] = []
@@ -433,7 +437,7 @@ def test_results_that_are_kept_do_not_change(impl: SimpleNamespace) -> None:
 
 
 def test_a_result_does_not_outlive_its_coroutine(impl: SimpleNamespace) -> None:
-    """Nothing of a message stays in an object that is used again."""
+    """A reused coroutine object keeps no reference to the last result."""
 
     class Message:
         pass
@@ -460,7 +464,7 @@ def test_a_result_does_not_outlive_its_coroutine(impl: SimpleNamespace) -> None:
 
 
 def test_it_is_a_coroutine_to_every_check(impl: SimpleNamespace) -> None:
-    """The abstract class, the module inspect and the loops agree."""
+    """The abstract class, `inspect` and the event loops take the object for a coroutine."""
     coroutine = Bench(impl).send("x")
     assert isinstance(coroutine, Coroutine)
     assert inspect.isawaitable(coroutine)
@@ -469,7 +473,7 @@ def test_it_is_a_coroutine_to_every_check(impl: SimpleNamespace) -> None:
 
 
 def test_arguments_are_checked_by_the_call(impl: SimpleNamespace) -> None:
-    """As they are for any function."""
+    """Wrong arguments raise a TypeError when the method is called."""
     bench = Bench(impl)
     for call in (
         lambda: bench.send(),
@@ -484,14 +488,14 @@ def test_arguments_are_checked_by_the_call(impl: SimpleNamespace) -> None:
 
 
 def test_an_item_may_be_named(impl: SimpleNamespace) -> None:
-    """As in the interface of anyio."""
+    """The item can be passed by name, as in anyio's interface."""
     bench = Bench(impl)
     assert result_of(bench.send(item="a")) is None
     assert bench.messages == 1
 
 
 def test_what_is_attached_is_of_the_same_implementation(impl: SimpleNamespace) -> None:
-    """Nothing else has the methods that are called; what was attached before stays."""
+    """`attach` refuses objects of the other implementation, and keeps what was attached before."""
     bench = Bench(impl, [b"a"])
     for wrong in (None, 5, bench.reader):
         with pytest.raises(TypeError, match=r"expected .*SendPath, not"):
@@ -504,7 +508,7 @@ def test_what_is_attached_is_of_the_same_implementation(impl: SimpleNamespace) -
 
 
 def test_a_subclass_may_own_its_method(impl: SimpleNamespace) -> None:
-    """It is called the same, only faster; a class that is not a subclass is refused."""
+    """A subclass can get a fast method of its own, and a class that is not a subclass is refused."""
     bench = Bench(impl, [b"a"])
     assert impl.own_send(type(bench.sender)) is type(bench.sender)
     assert impl.own_receive(type(bench.receiver)) is type(bench.receiver)
@@ -521,7 +525,7 @@ def test_a_subclass_may_own_its_method(impl: SimpleNamespace) -> None:
 
 
 def test_one_that_was_never_attached_takes_the_slow_path(impl: SimpleNamespace) -> None:
-    """It has no other."""
+    """A sender or receiver to which nothing was attached takes the slow path."""
     slow: list[object] = []
     sender = type("Sender", (impl.SendCore,), {"_send_slowly": lambda self, item: later(item)})()
     receiver = type("Receiver", (impl.ReceiveCore,), {"_receive_slowly": lambda self: later("receive")})()
@@ -537,14 +541,14 @@ def test_one_that_was_never_attached_takes_the_slow_path(impl: SimpleNamespace) 
 
 
 def test_a_core_without_a_slow_path_raises(impl: SimpleNamespace) -> None:
-    """The bases alone are of no use."""
+    """The base classes, which have no slow path, raise."""
     for coroutine in (impl.SendCore().send("x"), impl.ReceiveCore().receive()):
         with pytest.raises(AttributeError, match="_slowly"):
             coroutine.send(None)
 
 
 def test_cores_in_a_cycle_are_collected(impl: SimpleNamespace) -> None:
-    """With a coroutine that waits in the slow way, too."""
+    """Fast senders and receivers in a cycle are collected, also with a coroutine that waits in the slow path."""
     bench = Bench(impl)
     waiting = bench.receive()
     waiting.send(None)
@@ -557,7 +561,7 @@ def test_cores_in_a_cycle_are_collected(impl: SimpleNamespace) -> None:
 
 
 def test_asyncio_runs_them(impl: SimpleNamespace) -> None:
-    """Awaited, as tasks, and cancelled before and while they wait."""
+    """Under asyncio the coroutines can be awaited, run as tasks, and be cancelled before and while they wait."""
 
     async def main() -> None:
         bench = Bench(impl, [b"a", b"b"])
@@ -585,7 +589,7 @@ def test_asyncio_runs_them(impl: SimpleNamespace) -> None:
 
 
 def test_trio_runs_them(impl: SimpleNamespace) -> None:
-    """Awaited, in a nursery, and cancelled while they wait."""
+    """Under trio the coroutines can be awaited, run in a nursery, and be cancelled while they wait."""
 
     async def main() -> None:
         bench = Bench(impl, [b"a"])

@@ -173,7 +173,7 @@ PAGE_TABLES = tables()
 
 
 def test_every_number_of_the_layout_is_on_the_page() -> None:
-    """A new name in layout.py needs an entry in the page and in this test; so does a new table."""
+    """Every name in layout.py and every table of the page has an entry in this test."""
     names = {name for name in vars(layout) if name.isupper()}
     assert names == STRUCTS | set(CHECKED) | ELSEWHERE | {name.upper().replace(" ", "_") for name in CONSTANTS}
     others = {"constants", "word", "control records", "examples", "control", "lock word", "wake", "tail"}
@@ -183,7 +183,7 @@ def test_every_number_of_the_layout_is_on_the_page() -> None:
 
 @pytest.mark.parametrize("name", sorted(STRUCTS))
 def test_a_structure_has_the_fields_of_its_table(name: str) -> None:
-    """Position, size and name of every field, in order."""
+    """The tables of the page have position, size and name of every field of a structure, in order."""
     rows = PAGE_TABLES[name]
     assert [(int(row["position"]), int(row["size"])) for row in rows] == fields_of(getattr(layout, name))
     assert [row["field"] for row in rows] == names_of(name)
@@ -191,7 +191,7 @@ def test_a_structure_has_the_fields_of_its_table(name: str) -> None:
 
 @pytest.mark.parametrize(("checked", "name"), CHECKED.items())
 def test_a_crc_covers_everything_before_it(checked: str, name: str) -> None:
-    """As the tables say."""
+    """A checksum covers every byte before it, as the tables say."""
     before, crc = getattr(layout, checked), PAGE_TABLES[name][-1]
     assert crc["field"] == "crc"
     assert int(crc["position"]) == before.size
@@ -199,12 +199,12 @@ def test_a_crc_covers_everything_before_it(checked: str, name: str) -> None:
 
 
 def test_the_constants_are_those_of_the_page() -> None:
-    """All of them."""
+    """All constants of the code are those of the page."""
     assert {row["name"]: float(row["value"]) for row in PAGE_TABLES["constants"]} == CONSTANTS
 
 
 def test_the_word_has_these_bits() -> None:
-    """Length and two flags."""
+    """The word of a record header consists of its length and two flags."""
     bits = {row["field"]: row["bits"] for row in PAGE_TABLES["word"]}
     first, last = map(int, bits.pop("length").split(" to "))
     assert layout.LENGTH_MASK == layout.MAX_PAYLOAD == (1 << (last + 1)) - (1 << first)
@@ -213,21 +213,21 @@ def test_the_word_has_these_bits() -> None:
 
 
 def test_the_payload_follows_the_record_header() -> None:
-    """At the position that the text gives."""
+    """The payload begins at the position behind the record header that the page gives."""
     assert layout.RECORD_HEADER.size == layout.RECORD_HEADER_SIZE
     assert f"The payload follows at position {layout.RECORD_HEADER_SIZE}." in PAGE.read_text(encoding="utf-8")
 
 
 def test_the_kinds_of_control_records_are_those_of_the_page() -> None:
-    """The seal is always the same; of the others the first byte is."""
+    """The first byte of a control record is the kind on the page, and the seal is always the same."""
     kinds = [bytes_in(row["payload"]) for row in PAGE_TABLES["control records"]]
     assert kinds == [layout.SEAL, bytes([layout.TRANSACTION]), bytes([layout.SINK])]
-    told = f"{layout.TRANSACTION}: a transaction; {layout.SINK}: a numbered batch"
-    assert told == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
+    meaning = f"{layout.TRANSACTION}: a transaction; {layout.SINK}: a numbered batch"
+    assert meaning == PAGE_TABLES["PRODUCER_RECORD"][0]["meaning"]
 
 
 def test_the_examples_are_records(impl: SimpleNamespace) -> None:
-    """An implementer of the format can check themselves against them."""
+    """The example records of the page are valid."""
     flags = {"": 0, "batch continues": layout.BATCH_CONTINUES, "control record": layout.CONTROL_RECORD}
     assert len(PAGE_TABLES["examples"]) >= 5
     for row in PAGE_TABLES["examples"]:
@@ -238,7 +238,7 @@ def test_the_examples_are_records(impl: SimpleNamespace) -> None:
 
 
 def test_segments() -> None:
-    """Magic, the size of the header, and the positions that the code uses by name."""
+    """The page gives the magic number, header size and named positions of a segment."""
     rows, at = PAGE_TABLES["SEGMENT_HEADER"], places(PAGE_TABLES["SEGMENT_HEADER"])
     assert bytes_in(rows[0]["meaning"]) == layout.SEGMENT_MAGIC
     assert layout.SEGMENT_HEADER.size == layout.SEGMENT_HEADER_SIZE
@@ -256,7 +256,7 @@ def test_segments() -> None:
 
 
 def test_compressed_segments() -> None:
-    """Magic, where things lie, the methods, and what the text says about sizes."""
+    """The page gives magic number, positions, methods and sizes of a compressed segment."""
     text = re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
     magic = re.search(r"the magic is `([0-9a-f ]+)`", text)
     assert magic is not None
@@ -275,7 +275,7 @@ def places_text(table: str, field: str) -> str:
 
 
 def test_the_control_file() -> None:
-    """Every word and every part at its position."""
+    """The page gives the position of every word and part of the control file."""
     first, second = layout.CHECKPOINT_SLOTS
     assert places(PAGE_TABLES["control"]) == {
         "identity": (0, layout.CONTROL_IDENTITY.size),
@@ -349,7 +349,7 @@ def bits_of(rows: Rows) -> dict[str, int]:
 
 
 def test_lock_words_and_the_wake_word_have_these_bits() -> None:
-    """All 32, and none twice."""
+    """The bits of the lock words and the wake word on the page cover all 32, and none twice."""
     lock, wake = bits_of(PAGE_TABLES["lock word"]), bits_of(PAGE_TABLES["wake"])
     generations = (1 << layout.LOCK_GENERATION_BITS) - 1
     assert lock == {
@@ -366,7 +366,7 @@ def test_lock_words_and_the_wake_word_have_these_bits() -> None:
 
 
 def test_process_slots_fill_their_pages() -> None:
-    """A slot has a cache line of its own, and the table ends with the file."""
+    """A process slot fills a cache line, and the table of slots ends with the file."""
     assert layout.PROCESS.size == layout.PROCESS_SLOT_SIZE == layout.CACHE_LINE
     assert layout.PROCESS_SLOTS + layout.PROCESS_SLOT_COUNT * layout.PROCESS_SLOT_SIZE == layout.CONTROL_SIZE
     slots = f"a table of {layout.PROCESS_SLOT_COUNT} slots of {layout.PROCESS_SLOT_SIZE} bytes"
@@ -374,7 +374,7 @@ def test_process_slots_fill_their_pages() -> None:
 
 
 def test_tails_and_cursors() -> None:
-    """Slots at their distances and positions."""
+    """The slots of tails and cursors are at the distances and positions of the page."""
     tail, cursor = places(PAGE_TABLES["tail"]), places(PAGE_TABLES["cursor"])
     slots = [(distance, layout.TAIL_SLOT.size) for distance in layout.TAIL_SLOTS]
     assert tail == {"offset": (0, 8), "slot 0": slots[0], "slot 1": slots[1]}
@@ -391,7 +391,7 @@ def test_tails_and_cursors() -> None:
 
 
 def test_the_lock_file() -> None:
-    """Every byte that is locked, and the ranges of names, which end with the largest position there is."""
+    """The page gives every byte of the lock file that is locked, and the ranges of names up to the largest position."""
     assert places(PAGE_TABLES["lock"]) == {
         "process slots": (1, layout.PROCESS_SLOT_COUNT - 1),
         "mode byte": (layout.MODE_BYTE, 1),
@@ -410,7 +410,7 @@ def test_the_lock_file() -> None:
 
 
 def test_groups() -> None:
-    """The words behind the head, the ring, and the bits of an entry's word."""
+    """The page gives the words behind a group's head, its ring, and the bits of an entry's word."""
     group, entry = places(PAGE_TABLES["group"]), places(PAGE_TABLES["ENTRY"])
     assert group == {
         "head": (0, layout.GROUP_RING),
@@ -432,7 +432,7 @@ def test_groups() -> None:
 
 
 def test_the_word_of_an_entry_has_these_bits() -> None:
-    """State, attempt, token and owner, up to the last bit."""
+    """The word of a ring entry consists of state, attempt, token and owner, up to the last bit."""
     rows = PAGE_TABLES["entry word"]
     bits = {row["field"]: tuple(map(int, row["bits"].split(" to "))) for row in rows}
     masks = {field: (first, (1 << last - first + 1) - 1) for field, (first, last) in bits.items()}
@@ -450,7 +450,7 @@ def test_the_word_of_an_entry_has_these_bits() -> None:
 
 
 def test_positions() -> None:
-    """Two slots in a page; a consumer's slots and its origin are in one sector."""
+    """The two slots of a position are in one page, and those of a consumer in one sector with its origin."""
     slots = [(position, layout.POSITION.size) for position in layout.POSITION_SLOTS]
     end = {"end of file": (layout.POSITION_SIZE, 0)}
     assert places(PAGE_TABLES["position"]) == {"slot 0": slots[0], "slot 1": slots[1]} | end
@@ -460,7 +460,7 @@ def test_positions() -> None:
 
 @pytest.mark.parametrize("name", ["control", "cursor", "position"])
 def test_nothing_overlaps(name: str) -> None:
-    """With the slots of tails counted in, no two parts of a file share a byte, and all lie inside."""
+    """No two parts of a file share a byte, and all of them lie inside, tail slots included."""
     parts = [(position, size) for position, size in places(PAGE_TABLES[name]).values()]
     if name == "control":
         parts += [
@@ -474,7 +474,7 @@ def test_nothing_overlaps(name: str) -> None:
 
 
 def test_shared_words_are_aligned() -> None:
-    """They are loaded and stored as a whole."""
+    """Every shared word is aligned, so that it is loaded and stored as a whole."""
     for position, size in places(PAGE_TABLES["control"]).values():
         if size in (4, 8):
             assert position % size == 0
@@ -482,7 +482,7 @@ def test_shared_words_are_aligned() -> None:
 
 
 def test_the_checkpoints_have_a_page_of_their_own() -> None:
-    """Flushing them flushes nothing else, and a torn sector of one does not reach the other."""
+    """The checkpoints have a page of their own, and a torn sector of one does not reach the other."""
     pages = {slot // layout.PAGE for slot in layout.CHECKPOINT_SLOTS}
     assert len(pages) == 1
     others = [position for field, (position, size) in places(PAGE_TABLES["control"]).items() if "check" not in field]
@@ -491,7 +491,7 @@ def test_the_checkpoints_have_a_page_of_their_own() -> None:
 
 
 def test_the_text_gives_the_numbers_of_the_tables() -> None:
-    """Where a sentence repeats a number, it is the same."""
+    """Numbers that a sentence of the page repeats are those of the tables."""
     text = re.sub(r"\s+", " ", PAGE.read_text(encoding="utf-8"))
     assert f"format version **{layout.FORMAT_VERSION}**" in text
     assert f"a header of {layout.SEGMENT_HEADER_SIZE} bytes" in text

@@ -88,7 +88,7 @@ def shape(signature: inspect.Signature) -> list[tuple[str, Any, Any]]:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_signatures_agree(both: Implementations, name: str) -> None:
-    """Functions and constructors take the same arguments."""
+    """Functions and constructors of both implementations take the same arguments."""
     pure, native = (getattr(impl, name) for impl in both)
     assert shape(inspect.signature(pure)) == shape(inspect.signature(native))
 
@@ -100,7 +100,7 @@ def members_of(class_: type) -> dict[str, Any]:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_members_agree(both: Implementations, name: str) -> None:
-    """Methods take the same arguments, and what is an attribute of one is one of the other, read-only."""
+    """Methods of both implementations take the same arguments, and attributes are read-only attributes in both."""
     pure, native = (members_of(getattr(impl, name)) for impl in both)
     assert set(pure) == set(native)
     for member in pure:
@@ -114,7 +114,7 @@ def test_members_agree(both: Implementations, name: str) -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_everything_is_documented_alike(both: Implementations, name: str) -> None:
-    """Both implementations have docstrings, and the first words agree."""
+    """Everything in both implementations has a docstring, with the same first words."""
     pure, native = (getattr(impl, name) for impl in both)
     pairs = [(pure, native)]
     if name in CLASSES:
@@ -127,7 +127,7 @@ def test_everything_is_documented_alike(both: Implementations, name: str) -> Non
 
 
 def test_the_attributes_of_the_native_core_are_read_only(both: Implementations) -> None:
-    """As properties without a setter are."""
+    """The attributes of the native core are read-only, as properties without a setter are."""
     for impl in both:
         writer = impl.Writer(new_control(), 1, 1, None, None)
         reader = impl.Reader(new_control(), None, None, None, None, None)
@@ -138,7 +138,7 @@ def test_the_attributes_of_the_native_core_are_read_only(both: Implementations) 
 
 @pytest.mark.usefixtures("both")
 def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
-    """Every one that layout.h repeats."""
+    """Every number in layout.h is that of layout.py."""
     from filechannel._format import _core
 
     expected = {name: getattr(layout, name) for name in _core.LAYOUT if hasattr(layout, name)}
@@ -150,14 +150,14 @@ def test_the_numbers_of_the_c_core_are_those_of_the_layout() -> None:
 
 @pytest.mark.usefixtures("both")
 def test_the_c_core_says_how_it_computes_checksums() -> None:
-    """One of the three ways there are."""
+    """The native core names the way it computes checksums, one of three."""
     from filechannel._format import _core
 
     assert _core.CRC32C_METHOD in ("sse4.2", "armv8", "table")
 
 
 def test_nothing_is_one_object(both: Implementations) -> None:
-    """A comparison with `is` works for both implementations."""
+    """`NOTHING` is one object, so that a comparison with `is` works in both implementations."""
     for impl in both:
         assert impl.Reader(new_control(), None, None, None, None, None).take() is NOTHING
 
@@ -189,7 +189,7 @@ def damaged_records(draw: st.DrawFn) -> tuple[bytes, int]:
 @quick
 @given(data=st.binary(max_size=3000), value=st.one_of(st.just(0), st.integers(0, 1 << 32), numbers))
 def test_checksums_agree(both: Implementations, data: bytes, value: int) -> None:
-    """Any bytes, any value to continue from."""
+    """Both implementations compute the same checksum of any bytes from any start value."""
     pure, native = (outcome(lambda impl=impl: impl.crc32c(data, value)) for impl in both)
     assert pure == native
 
@@ -199,7 +199,7 @@ def test_checksums_agree(both: Implementations, data: bytes, value: int) -> None
 def test_written_records_agree(
     both: Implementations, size: int, position: int, offset: int, flags: int, payload: bytes
 ) -> None:
-    """The same bytes, the same answer, the same error."""
+    """Both implementations write the same record and return or raise the same."""
     buffers = bytearray(b"\x5a" * size), bytearray(b"\x5a" * size)
     answers = [
         outcome(lambda impl=impl, buffer=buffer: impl.write_record(buffer, position, offset, flags, payload))
@@ -215,7 +215,7 @@ def test_written_records_agree(
 def test_read_records_agree(
     both: Implementations, records: tuple[bytes, int], position: int, behind: int, shift: int
 ) -> None:
-    """Reading, scanning, skipping and finding, in whole and damaged records, from anywhere to anywhere."""
+    """Both implementations read, scan, skip and find the same, in whole and damaged records and any range."""
     content, begin = records
     stop = len(content) + behind
     for name in ("read_record", "scan_records", "find_record"):
@@ -252,7 +252,7 @@ WORD_FUNCTIONS = {
     values=st.tuples(numbers, numbers),
 )
 def test_words_agree(both: Implementations, content: bytes, name: str, position: int, values: tuple[int, int]) -> None:
-    """Loads, stores and swaps, inside and outside."""
+    """Both implementations load, store and swap words in the same way, inside and outside of the buffer."""
     taken = WORD_FUNCTIONS[name]
     buffers = bytearray(content), bytearray(content)
     answers = [
@@ -329,8 +329,9 @@ class WriterRun:
         """Do one step and return its outcome."""
         if name.startswith(("put", "encode")):
             return outcome(lambda: getattr(self.path, name)(*arguments))
-        own = getattr(self, f"do_{name}", None)
-        return outcome(lambda: (own or getattr(self.writer, name))(*arguments))
+        call = getattr(self, f"do_{name}", None) or getattr(self.writer, name)  # a misspelt step is not an outcome
+        assert callable(call), name
+        return outcome(lambda: call(*arguments))
 
     def do_fresh_segment(self, room: int, distance: int) -> None:
         """Bind an empty segment."""
@@ -352,8 +353,8 @@ class WriterRun:
         watch = None if watched is None else partial(self.watch, watched)
         directory = os.open(self.directory, os.O_PATH | os.O_DIRECTORY)
         try:
-            told = partial(self.calls.append, "told")
-            self.writer.prepare_next(number, self.segments[-1], *arguments, told, watch, directory)
+            notify = partial(self.calls.append, "notify")
+            self.writer.prepare_next(number, self.segments[-1], *arguments, notify, watch, directory)
         finally:
             os.close(directory)
 
@@ -383,8 +384,8 @@ class WriterRun:
         """Release a file that was prepared lately."""
         self.writer.forget_next(len(self.segments) - back)
 
-    def do_gone_on(self) -> Any:
-        """Return what it has rolled to, but not when."""
+    def do_pending_roll(self) -> Any:
+        """Return the pending roll without its time."""
         pending_roll = self.writer.pending_roll
         return pending_roll and (pending_roll[0], timeless(pending_roll[1]))
 
@@ -466,7 +467,7 @@ opening: list[Step] = [("fresh_segment", (200, 0)), ("room", (150, FOREVER))]
 @settings(quick, max_examples=400)
 @given(begin=st.sampled_from([0, 1 << 40, TOP - 150, TOP - 1000]), plan=writing)
 def test_writers_agree(both: Implementations, begin: int, plan: list[Step]) -> None:
-    """Any sequence of calls, with the words poked between them, leaves the same bytes, answers and calls."""
+    """After any sequence of calls with changed words, both writers left the same bytes, results and callbacks."""
     pure, native = (WriterRun(impl, begin) for impl in both)
     for name, arguments in opening + plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
@@ -524,7 +525,7 @@ nearly_full: list[Step] = [
 def test_writers_that_roll_agree(
     both: Implementations, tmp_path_factory: pytest.TempPathFactory, begin: int, plan: list[Step]
 ) -> None:
-    """From one segment to the next: the same bytes, names, answers and calls, whatever was in the way."""
+    """Both writers roll from segment to segment with the same bytes, names, results and callbacks."""
     with TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as directory:
         places = [Path(directory, name) for name in ("pure", "native")]
         for place in places:
@@ -536,7 +537,7 @@ def test_writers_that_roll_agree(
 
 
 def test_the_next_segment_is_begun_by_either_implementation(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """It has its name and its first record, the one before its end; the next append does the notifications."""
+    """A fast roll of either implementation writes name, first record and the end of the former segment."""
     run = WriterRun(impl, 0, tmp_path)
     for name, arguments in nearly_full:
         run.do(name, arguments)
@@ -547,7 +548,7 @@ def test_the_next_segment_is_begun_by_either_implementation(impl: SimpleNamespac
     assert run.writer.pending_roll == (1, bytes(run.segments[1][:SEGMENT_HEADER_SIZE]))
     assert run.calls == []
     assert run.writer.append(b"second") == 105
-    assert run.calls == ["told"]
+    assert run.calls == ["notify"]
 
 
 class ReaderRun:
@@ -619,8 +620,9 @@ class ReaderRun:
     def do(self, name: str, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Do one step and return its outcome."""
         self.patience = 0
-        own = getattr(self, f"do_{name}", None)
-        return outcome(lambda: (own or getattr(self.reader, name))(*arguments))
+        call = getattr(self, f"do_{name}", None) or getattr(self.reader, name)  # a misspelt step is not an outcome
+        assert callable(call), name
+        return outcome(lambda: call(*arguments))
 
     def do_seek(self, distance: int) -> None:
         """Move near the begin."""
@@ -710,7 +712,9 @@ reading = steps(
 def test_readers_agree(
     both: Implementations, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
 ) -> None:
-    """Any sequence of calls, over damaged and moving pages, gives the same items, errors and cursors."""
+    """After any sequence of calls over damaged and moving pages, both readers return the same items, errors and
+    cursors.
+    """
     pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for name, arguments in plan:
         assert pure.do(name, arguments) == native.do(name, arguments), name
@@ -753,7 +757,7 @@ holding = steps(
 def test_readers_that_hold_agree(
     both: Implementations, begin: int, records: list[tuple[bytes, int]], plan: list[Step], reuse: bool
 ) -> None:
-    """Any sequence of takes, acks and nacks gives the same items, errors and cursors."""
+    """After any sequence of takes, acks and nacks both readers return the same items, errors and cursors."""
     pure, native = (ReaderRun(impl, begin, records, reuse=reuse) for impl in both)
     for run in (pure, native):
         run.reader.track_acks()
@@ -985,7 +989,7 @@ def compare_hostile(
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_hostile_arguments_of_functions(both: Implementations, name: str) -> None:
-    """The same clean error from both implementations, or the same answer."""
+    """For hostile arguments functions of both implementations return the same, or raise the same typed error."""
 
     def call(impl: SimpleNamespace) -> Callable[..., Any]:
         function = getattr(impl, name)
@@ -999,7 +1003,7 @@ def test_hostile_arguments_of_functions(both: Implementations, name: str) -> Non
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_hostile_arguments_of_constructors(both: Implementations, name: str) -> None:
-    """A wrong one is refused at once."""
+    """A constructor refuses a hostile argument at once."""
 
     def call(impl: SimpleNamespace) -> Callable[..., Any]:
         def make(*arguments: Any) -> None:
@@ -1028,7 +1032,7 @@ def in_use(impl: SimpleNamespace, class_: str) -> Any:
 
 @pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
 def test_hostile_arguments_of_methods(both: Implementations, class_: str, method: str) -> None:
-    """The same clean error from both implementations, or the same answer, in an object that is in use."""
+    """For hostile arguments methods of an object in use return the same, or raise the same typed error."""
 
     def call(impl: SimpleNamespace) -> Callable[..., Any]:
         thing = in_use(impl, class_)
@@ -1040,7 +1044,7 @@ def test_hostile_arguments_of_methods(both: Implementations, class_: str, method
 
 
 def test_every_method_was_tried(both: Implementations) -> None:
-    """A new one must join the tables above."""
+    """Every method is in the tables of hostile arguments."""
     for name in CLASSES:
         if name.endswith("Core"):
             continue  # coroutines: see test_cores.py
@@ -1051,7 +1055,7 @@ def test_every_method_was_tried(both: Implementations) -> None:
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_wrong_number_of_arguments_is_an_error(both: Implementations, name: str) -> None:
-    """One too many, one too few, and any keyword."""
+    """One argument too many or too few, and any keyword, are an error in every function."""
     sound = SOUND[name]()
     least = 1 if name == "crc32c" else len(sound)
     for impl in both:
@@ -1067,7 +1071,7 @@ def test_a_wrong_number_of_arguments_is_an_error(both: Implementations, name: st
 
 @pytest.mark.parametrize(("class_", "method"), SOUND_METHODS)
 def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Implementations, class_: str, method: str) -> None:
-    """One too many, one too few, and any keyword."""
+    """One argument too many or too few, and any keyword, are an error in every method."""
     sound = SOUND_METHODS[class_, method]()
     for impl in both:
         thing = in_use(impl, class_)
@@ -1081,7 +1085,7 @@ def test_a_wrong_number_of_arguments_of_a_method_is_an_error(both: Implementatio
 
 
 def test_memory_that_is_not_aligned_is_refused_by_the_native_core(both: Implementations) -> None:
-    """Its words are loaded and stored whole; a map is always aligned."""
+    """The native core refuses memory that is not aligned, because words are loaded and stored whole."""
     native = both[1]
     room = memoryview(bytearray(2 * CONTROL_SIZE))
     for shift in range(1, 8):
@@ -1101,5 +1105,5 @@ def test_memory_that_is_not_aligned_is_refused_by_the_native_core(both: Implemen
 
 
 def test_cursor_slots_are_apart() -> None:
-    """A torn write of one cannot reach the other."""
+    """The slots of a cursor lie so far apart that a torn write of one cannot reach the other."""
     assert CURSOR_SLOTS[1] - CURSOR_SLOTS[0] >= layout.CURSOR.size

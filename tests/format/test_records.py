@@ -44,7 +44,7 @@ def batch(payloads: list[bytes], offset: int = 0, control: tuple[int, ...] = ())
 
 
 def test_every_length_is_written_and_read(impl: SimpleNamespace) -> None:
-    """Payloads of 0 to 1100 bytes come back, lie where the format says, and touch nothing else."""
+    """Payloads of 0 to 1100 bytes are written where the format says, change nothing else, and are read unchanged."""
     data, guard = random.Random(1).randbytes(1100), b"\xee" * 8
     for length in range(len(data) + 1):
         payload = data[:length]
@@ -56,7 +56,7 @@ def test_every_length_is_written_and_read(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("payload", LENGTHS_THAT_LOOK_LIKE_MARKERS)
 def test_a_payload_that_looks_like_a_header_is_a_payload(impl: SimpleNamespace, payload: bytes) -> None:
-    """Whatever the bytes are, they are read unchanged and the walk continues behind them."""
+    """A payload with the bytes of a header is read unchanged, and the walk continues behind it."""
     buffer = bytearray(200)
     end = impl.write_record(buffer, 0, 0, 0, payload)
     end = impl.write_record(buffer, end, end, 0, b"next")
@@ -66,7 +66,7 @@ def test_a_payload_that_looks_like_a_header_is_a_payload(impl: SimpleNamespace, 
 
 @pytest.mark.parametrize("remainder", range(17))
 def test_every_remainder_at_the_end(impl: SimpleNamespace, remainder: int) -> None:
-    """So many bytes behind a record are neither read as one nor in its way; one byte too few is an error."""
+    """Bytes behind a record do not matter to it, and a buffer that is one byte too short is an error."""
     for length in (0, 1, 3, 4, 5, 7, 8, 9, 100):
         payload = bytes(range(length))
         buffer = bytearray(b"\xff" * (8 + length + remainder))
@@ -83,7 +83,7 @@ def test_every_remainder_at_the_end(impl: SimpleNamespace, remainder: int) -> No
 
 @pytest.mark.parametrize("flags", [0, BATCH_CONTINUES, CONTROL_RECORD, BATCH_CONTINUES | CONTROL_RECORD])
 def test_flags_share_the_word_with_the_length(impl: SimpleNamespace, flags: int) -> None:
-    """They are covered by the checksum and come back."""
+    """Flags share a word with the length, are covered by the checksum, and are read as written."""
     buffer = bytearray(11)
     impl.write_record(buffer, 0, 5, flags, b"abc")
     assert buffer == packed_record(b"abc", 5, flags)
@@ -92,7 +92,7 @@ def test_flags_share_the_word_with_the_length(impl: SimpleNamespace, flags: int)
 
 @pytest.mark.parametrize("flags", [1, LENGTH_MASK, 1 << 29, 1 << 32, BATCH_CONTINUES | 1, (1 << 64) - 1])
 def test_flags_that_are_none_are_refused(impl: SimpleNamespace, flags: int) -> None:
-    """They would change the length."""
+    """Invalid flags are refused, because they would change the length."""
     buffer = bytearray(20)
     with pytest.raises(ValueError, match="payload or flags do not fit the word"):
         impl.write_record(buffer, 0, 0, flags, b"abc")
@@ -100,7 +100,7 @@ def test_flags_that_are_none_are_refused(impl: SimpleNamespace, flags: int) -> N
 
 
 def test_a_payload_may_be_any_buffer(impl: SimpleNamespace) -> None:
-    """The bytes count."""
+    """A payload may be any buffer."""
     for payload in (bytearray(b"12345678"), memoryview(b"12345678"), array("I", b"12345678")):
         buffer = bytearray(16)
         impl.write_record(buffer, 0, 0, 0, payload)
@@ -109,7 +109,7 @@ def test_a_payload_may_be_any_buffer(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("shift", [-16, -9, -8, -7, -1, 0, 1, 7, 8, 9, 16])
 def test_a_payload_may_be_a_part_of_the_same_buffer(impl: SimpleNamespace, shift: int) -> None:
-    """It is written as it was before the call."""
+    """A payload may be a part of the buffer that is written to, and is written as it was before the call."""
     buffer = bytearray(range(100))
     payload = bytes(buffer[40 + shift : 60 + shift])
     with memoryview(buffer) as view:
@@ -119,7 +119,7 @@ def test_a_payload_may_be_a_part_of_the_same_buffer(impl: SimpleNamespace, shift
 
 @pytest.mark.parametrize("position", [93, 100, 101, 1 << 32, (1 << 63) - 1, 1 << 63, (1 << 64) - 8, (1 << 64) - 1])
 def test_a_record_is_not_written_outside(impl: SimpleNamespace, position: int) -> None:
-    """Not partly, and not where the sum would wrap around."""
+    """A record that does not lie wholly inside, also where the sum would wrap around, is refused."""
     buffer = bytearray(100)
     with pytest.raises(ValueError, match="range is not inside the buffer"):
         impl.write_record(buffer, position, 0, 0, b"")
@@ -128,7 +128,7 @@ def test_a_record_is_not_written_outside(impl: SimpleNamespace, position: int) -
 
 @pytest.mark.parametrize("value", [-1, -8, 1 << 64, -(1 << 65)])
 def test_numbers_have_64_unsigned_bits(impl: SimpleNamespace, value: int) -> None:
-    """A negative position does not count from the end."""
+    """Positions and offsets are unsigned numbers of 64 bits, and negative ones are refused."""
     buffer = bytearray(packed_record(b"abc", 0))
     before = bytes(buffer)
     for arguments in ((value, 0, 0), (0, value, 0), (0, 0, value)):
@@ -141,7 +141,7 @@ def test_numbers_have_64_unsigned_bits(impl: SimpleNamespace, value: int) -> Non
 
 
 def test_the_largest_offset_is_an_offset(impl: SimpleNamespace) -> None:
-    """All 64 bits are covered by the checksum."""
+    """All 64 bits of an offset are covered by the checksum, up to the largest one."""
     buffer = bytearray(12)
     impl.write_record(buffer, 0, (1 << 64) - 1, 0, b"last")
     assert buffer == packed_record(b"last", (1 << 64) - 1)
@@ -149,7 +149,7 @@ def test_the_largest_offset_is_an_offset(impl: SimpleNamespace) -> None:
 
 
 def test_a_read_only_buffer_is_not_written(impl: SimpleNamespace) -> None:
-    """Bytes stay as they are."""
+    """Writing to a read-only buffer raises and changes nothing."""
     for buffer in (bytes(20), memoryview(bytes(20)), memoryview(bytearray(20)).toreadonly()):
         with pytest.raises(BufferError):
             impl.write_record(buffer, 0, 0, 0, b"x")
@@ -160,7 +160,7 @@ def test_a_read_only_buffer_is_not_written(impl: SimpleNamespace) -> None:
 
 
 def test_zeros_are_not_a_record(impl: SimpleNamespace) -> None:
-    """A zero-filled tail contains no phantom, wherever it is read, scanned or searched."""
+    """A range of zeros contains no record, wherever it is read, scanned or searched."""
     zeros = bytes(300)
     for offset in (0, 1, 8, 64, 1 << 20, 1 << 40, (1 << 64) - 1):
         with pytest.raises(ValueError, match="checksum mismatch"):
@@ -171,7 +171,7 @@ def test_zeros_are_not_a_record(impl: SimpleNamespace) -> None:
 
 
 def test_zeros_are_not_a_record_even_where_their_checksum_would_be_zero(impl: SimpleNamespace) -> None:
-    """Once in 4 GiB the checksum of an empty record comes out as zero; it is then stored as all ones."""
+    """If the checksum of an empty record is zero it is stored as all ones, so that zeros are not a record."""
     zeros, offset = bytes(64), ZERO_HEADER_OFFSET
     assert crc_of(bytes(4) + offset.to_bytes(8, "little")) == 0
     with pytest.raises(ValueError, match="checksum mismatch"):
@@ -188,7 +188,7 @@ def test_zeros_are_not_a_record_even_where_their_checksum_would_be_zero(impl: Si
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 30, 200])
 @pytest.mark.parametrize("flags", [0, BATCH_CONTINUES, CONTROL_RECORD])
 def test_a_flipped_bit_anywhere_is_detected(impl: SimpleNamespace, length: int, flags: int) -> None:
-    """In the word, the checksum and the payload."""
+    """A flipped bit in the word, the checksum or the payload is detected."""
     record = bytearray(packed_record(random.Random(length).randbytes(length), 4096, flags))
     room = bytes(64)  # so that a longer length may lie inside
     for bit in range(8 * len(record)):
@@ -200,7 +200,7 @@ def test_a_flipped_bit_anywhere_is_detected(impl: SimpleNamespace, length: int, 
 
 
 def test_a_record_at_another_offset_does_not_validate(impl: SimpleNamespace) -> None:
-    """Yesterday's bytes in a recycled file are not today's."""
+    """A record that is read at another offset, as in a recycled file, is not valid."""
     record = packed_record(b"payload", 1 << 30)
     for bit in range(64):
         with pytest.raises(ValueError, match="checksum mismatch"):
@@ -211,7 +211,7 @@ def test_a_record_at_another_offset_does_not_validate(impl: SimpleNamespace) -> 
 
 
 def test_a_record_must_end_before_the_stop(impl: SimpleNamespace) -> None:
-    """Not the buffer but the stop says how far may be read."""
+    """A record must end before the stop, not only before the end of the buffer."""
     buffer = packed_record(b"0123456789", 0) + bytes(50)
     for stop in range(18):
         with pytest.raises(ValueError, match="record reaches beyond the end"):
@@ -228,13 +228,13 @@ def test_a_record_must_end_before_the_stop(impl: SimpleNamespace) -> None:
     [(0, 101), (51, 50), (100, 99), (101, 101), (1 << 63, 1 << 63), ((1 << 64) - 1,) * 2, ((1 << 64) - 8, 100)],
 )
 def test_a_range_must_lie_inside(impl: SimpleNamespace, name: str, position: int, stop: int) -> None:
-    """Position, stop and the end of the buffer in this order."""
+    """Position, stop and end of the buffer must be in this order."""
     with pytest.raises(ValueError, match="range is not inside the buffer"):
         getattr(impl, name)(bytes(100), position, stop, 0, *([1] if name == "skip_records" else []))
 
 
 def test_an_empty_range_has_no_record(impl: SimpleNamespace) -> None:
-    """At the very end of a buffer, or in an empty one."""
+    """An empty range, at the end of a buffer or in an empty one, has no record."""
     for buffer, position in ((b"", 0), (bytes(100), 100), (bytes(100), 50)):
         with pytest.raises(ValueError, match="record reaches beyond the end"):
             impl.read_record(buffer, position, position, 0)
@@ -244,7 +244,7 @@ def test_an_empty_range_has_no_record(impl: SimpleNamespace) -> None:
 
 
 def test_what_is_read_is_a_copy(impl: SimpleNamespace) -> None:
-    """The bytes may be rewritten behind it."""
+    """A payload that was read does not change when its bytes are overwritten."""
     buffer = bytearray(packed_record(b"first", 0))
     _, payload = impl.read_record(buffer, 0, len(buffer), 0)
     buffer[:] = packed_record(b"other", 0)
@@ -256,7 +256,7 @@ def test_what_is_read_is_a_copy(impl: SimpleNamespace) -> None:
 
 
 def test_a_scan_walks_to_the_first_record_that_is_not_valid(impl: SimpleNamespace) -> None:
-    """It returns where the valid ones end and how many messages there are."""
+    """A scan returns the end of the valid records and the number of messages in them."""
     payloads = [bytes(length) for length in range(20)]
     content, offset = packed_records(payloads, 500), 500
     last = len(content) - size_of(payloads[-1])
@@ -273,7 +273,7 @@ def test_a_scan_walks_to_the_first_record_that_is_not_valid(impl: SimpleNamespac
 
 
 def test_a_scan_may_begin_anywhere(impl: SimpleNamespace) -> None:
-    """Position is in the buffer, offset in the channel; both move together."""
+    """A scan may begin at any position in the buffer with the offset that belongs to it."""
     content = packed_records([b"a", b"bb", b"ccc"], 1 << 33)
     begin = size_of(b"a")
     answer = impl.scan_records(b"??" + content, 2 + begin, 2 + len(content), (1 << 33) + begin)
@@ -281,7 +281,7 @@ def test_a_scan_may_begin_anywhere(impl: SimpleNamespace) -> None:
 
 
 def test_a_batch_is_cut_as_a_whole(impl: SimpleNamespace) -> None:
-    """Until its closing record is there, none of it counts."""
+    """A scan counts a batch only if its last record is valid."""
     whole = packed_records([b"alone"], 0) + batch([b"x" * n for n in range(5)], size_of(b"alone"))
     alone = size_of(b"alone")
     ends = [alone + size_of(*[b"x" * n for n in range(count)]) for count in range(6)]
@@ -292,7 +292,7 @@ def test_a_batch_is_cut_as_a_whole(impl: SimpleNamespace) -> None:
 
 
 def test_a_damaged_record_takes_its_batch_with_it(impl: SimpleNamespace) -> None:
-    """What came before the batch stays."""
+    """A damaged record invalidates its whole batch, and not what came before."""
     first, second = batch([b"1", b"2"]), batch([b"3", b"4", b"5"], size_of(b"1", b"2"))
     content = bytearray(first + second)
     for position in range(len(first), len(content)):
@@ -303,7 +303,7 @@ def test_a_damaged_record_takes_its_batch_with_it(impl: SimpleNamespace) -> None
 
 
 def test_control_records_are_not_counted(impl: SimpleNamespace) -> None:
-    """They move the end but are not messages, alone or in a batch."""
+    """Control records move the end of a scan and are not counted, alone or in a batch."""
     alone = packed_record(b"\x01seal", 0, CONTROL_RECORD)
     content = alone + batch([b"a", b"position", b"b"], len(alone), control=(1,))
     end, messages, valid, _ = impl.scan_records(content, 0, len(content), 0)
@@ -311,7 +311,7 @@ def test_control_records_are_not_counted(impl: SimpleNamespace) -> None:
 
 
 def test_messages_of_an_open_batch_are_not_counted(impl: SimpleNamespace) -> None:
-    """The count belongs to the end that is returned with it."""
+    """A scan does not count the messages of an open batch at its end."""
     content = packed_record(b"a", 0) + packed_record(b"b", 9, BATCH_CONTINUES)
     assert impl.scan_records(content, 0, len(content), 0) == (9, 1, 18, 0)
 
@@ -338,7 +338,7 @@ def test_a_skip_stops_behind_the_last_wanted_message(impl: SimpleNamespace) -> N
 
 
 def test_a_skip_ends_before_damage_and_before_a_record_that_is_cut_off(impl: SimpleNamespace) -> None:
-    """It never raises for what the bytes contain: the caller reads the record there to learn the reason."""
+    """A skip ends before damage without raising, and the caller reads that record to learn the reason."""
     payloads = [bytes(length) for length in range(20)]
     content, third = bytearray(packed_records(payloads, 500)), size_of(*[bytes(length) for length in range(3)])
     for stop in range(third, third + size_of(payloads[3])):
@@ -355,7 +355,7 @@ def test_a_skip_ends_before_damage_and_before_a_record_that_is_cut_off(impl: Sim
 
 
 def test_the_next_valid_record_is_found(impl: SimpleNamespace) -> None:
-    """Behind damage of any length."""
+    """The search finds the next valid record behind damage of any length."""
     for length in range(40):
         garbage = random.Random(length).randbytes(length)
         content = garbage + packed_record(b"found", 100 + length) + bytes(9)
@@ -363,14 +363,14 @@ def test_the_next_valid_record_is_found(impl: SimpleNamespace) -> None:
 
 
 def test_a_record_that_is_there_already_is_found_first(impl: SimpleNamespace) -> None:
-    """The search includes where it begins."""
+    """The search finds a record that begins at its start."""
     content = packed_records([b"one", b"two"], 0)
     assert impl.find_record(content, 0, len(content), 0) == 0
     assert impl.find_record(content, 1, len(content), 1) == size_of(b"one")
 
 
 def test_a_record_inside_a_payload_is_not_found_by_a_walk(impl: SimpleNamespace) -> None:
-    """But a search may find one if a user sent the bytes of a record for exactly that offset."""
+    """A walk skips a record inside a payload; a search may find one that was sent for exactly that offset."""
     inner = packed_record(b"inner", 8)
     content = bytearray(packed_record(inner, 0))
     assert impl.scan_records(content, 0, len(content), 0)[:2] == (len(content), 1)
@@ -382,7 +382,7 @@ def test_a_record_inside_a_payload_is_not_found_by_a_walk(impl: SimpleNamespace)
 
 
 def test_no_view_of_a_map_stays_behind(impl: SimpleNamespace) -> None:
-    """A map can be closed after any of the calls, failed ones too; a closed one is an error."""
+    """After any call, also a failed one, the map can be closed, and a closed map is refused."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     end = impl.write_record(page, 0, 0, 0, b"abc")
     assert impl.read_record(page, 0, end, 0) == (3, b"abc")
@@ -414,7 +414,7 @@ def test_no_view_of_a_map_stays_behind(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("payload", [None, 5, "text", [1], {}])
 def test_a_payload_must_have_bytes(impl: SimpleNamespace, payload: object) -> None:
-    """In particular a number is not that many zeros."""
+    """A payload that is not a buffer is refused, also a number, which does not mean so many zeros."""
     buffer = bytearray(100)
     with pytest.raises(TypeError, match="bytes-like object is required"):
         impl.write_record(buffer, 0, 0, 0, payload)
@@ -422,7 +422,7 @@ def test_a_payload_must_have_bytes(impl: SimpleNamespace, payload: object) -> No
 
 
 def test_joined_records_are_those_of_a_log(impl: SimpleNamespace) -> None:
-    """Payloads come back from their records, which are those of a log that begins with them."""
+    """Joined records are those of a log that begins with them, and their payloads can be split again."""
     payloads = [b"", b"a", bytes(100), bytes(70000)]
     joined = impl.join_records(payloads)
     assert joined == packed_records(payloads, 0)
@@ -431,7 +431,7 @@ def test_joined_records_are_those_of_a_log(impl: SimpleNamespace) -> None:
 
 
 def test_damage_is_found_when_records_are_split(impl: SimpleNamespace) -> None:
-    """Not one byte can change, or be missing."""
+    """Splitting records refuses a changed or missing byte."""
     joined = impl.join_records([b"abc", b"de"])
     for place in range(len(joined)):
         wrong = bytearray(joined)

@@ -56,11 +56,11 @@ def run(seconds: str, names: list[str]) -> int:
     """Fuzz one target after the other, each in a process of its own; return how many failed."""
     failed = 0
     for name in names or sorted(path.name for path in CORPUS.iterdir()):
-        begun = time.monotonic()
+        started = time.monotonic()
         command = [sys.executable, "-m", "tests.fuzz", "target", name, seconds]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
         runs = [line.split()[-1] for line in done.stderr.splitlines() if "number_of_executed_units" in line]
-        _say(f"{name}: {runs[0] if runs else '?'} inputs in {time.monotonic() - begun:.0f} s", done.returncode == 0)
+        _say(f"{name}: {runs[0] if runs else '?'} inputs in {time.monotonic() - started:.0f} s", done.returncode == 0)
         if done.returncode:
             failed += 1
             sys.stdout.write(done.stdout[-4000:] + done.stderr[-4000:])

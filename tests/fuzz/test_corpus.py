@@ -20,7 +20,7 @@ MUTATIONS = 30
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_the_corpus_is_parsed(name: str) -> None:
-    """With both implementations, which agree; a target without inputs would test nothing."""
+    """Both implementations parse every input of the corpus and agree, and each target has inputs."""
     paths = sorted((CORPUS / name).iterdir())
     assert paths
     for path in paths:
@@ -29,7 +29,7 @@ def test_the_corpus_is_parsed(name: str) -> None:
 
 @pytest.mark.parametrize("name", TARGETS)
 def test_what_is_near_the_corpus_is_parsed(name: str, rng: Random) -> None:
-    """Bytes changed, removed and doubled at random."""
+    """Corpus inputs with bytes that are changed, removed or doubled at random are parsed or refused."""
     inputs = [path.read_bytes() for path in sorted((CORPUS / name).iterdir())]
     for _ in range(MUTATIONS):
         TARGETS[name](_mutated(rng.choice(inputs), rng))
@@ -45,12 +45,12 @@ def _mutated(content: bytes, rng: Random) -> bytes:
 
 
 def test_there_is_a_target_for_each_directory() -> None:
-    """A corpus that no target reads would be forgotten."""
+    """Each directory of the corpus has a target that reads it."""
     assert {path.name for path in CORPUS.iterdir()} == set(TARGETS)
 
 
 def test_each_target_is_in_the_documentation() -> None:
-    """The table of parsers is complete."""
+    """The documentation's table of parsers lists each target."""
     page = (ROOT / "docs" / "guides" / "reliability.md").read_text()
     assert [name for name in TARGETS if f"`{name}`" not in page] == []
     assert f"{len(TARGETS)} targets" in page
@@ -58,7 +58,7 @@ def test_each_target_is_in_the_documentation() -> None:
 
 @pytest.mark.soak
 def test_coverage_guided_fuzzing_finds_nothing() -> None:
-    """Each target for FILECHANNEL_FUZZ seconds; what is found is kept in build/fuzz."""
+    """Coverage-guided fuzzing of each target for FILECHANNEL_FUZZ seconds finds nothing."""
     if find_spec("atheris") is None:
         pytest.skip("atheris is not installed here")
     seconds = os.environ.get("FILECHANNEL_FUZZ", "300")

@@ -46,7 +46,7 @@ def make_channel(path: Path) -> list[bytes]:
 def _join(store: Store) -> None:
     """Leave a group behind that has a position."""
     assert store.processes is not None
-    group = store.cursors.join("crew", store.processes)
+    group = store.cursors.join("workers", store.processes)
     group.begin(store.lookup.earliest())
     store.cursors.close(group)
 
@@ -131,7 +131,7 @@ def _cursor(path: Path) -> None:
 
 
 def _group(path: Path) -> None:
-    overwrite(path / "consumers" / "crew.group", GROUP_HEAD)
+    overwrite(path / "consumers" / "workers.group", GROUP_HEAD)
 
 
 def _producer(path: Path) -> None:

@@ -84,10 +84,10 @@ def _check(store: Store, left: list[bytes], idle: float) -> None:
     assert checkpoint is not None
     assert checkpoint.oldest == store.control.oldest_offset
     assert {name.partition(".")[0] for name in files_of(store)} == {f"{begin:020}" for begin in store.segments.begins}
-    store.log.append([b"goes on"])
+    store.log.append([b"resumes"])
     store.flusher.commit()
-    assert consume(store) == [*left, b"goes on"]
-    assert consume(store, None, "fast") == [b"goes on"]
+    assert consume(store) == [*left, b"resumes"]
+    assert consume(store, None, "fast") == [b"resumes"]
 
 
 def die_at_every_step(directory: Path, idle: float, durability: Durability, *, watched: bool, each: bool) -> int:

@@ -50,8 +50,8 @@ def repair_all(directory: Path, seeds: range, *, copied: bool) -> int:
                 missing = []  # the beginning of a batch whose end is lost
             assert not missing, f"seed {seed}, {damages}, {was.findings}: lost {missing}"
             assert all(message in sent for message in found.values()), f"seed {seed}, {damages}: not sent"
-            store.log.append([b"goes on"])
-            assert read_all(store)[-1].payload == b"goes on"
+            store.log.append([b"resumes"])
+            assert read_all(store)[-1].payload == b"resumes"
         shutil.rmtree(copy)
     return len(seeds)
 

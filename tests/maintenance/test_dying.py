@@ -28,7 +28,7 @@ EACH = product(["busy", "idle"], ["os", "fsync"], ["afterwards", "watched"], ["e
     ("mode", "durability", "who", "which"), [*SOME, *(pytest.param(*each, marks=pytest.mark.soak) for each in EACH)]
 )
 def test_maintenance_may_die_at_every_step(mode: str, durability: str, who: str, which: str) -> None:
-    """Nothing unconsumed is lost, no process is blocked, and the next one finishes what it began."""
+    """If a process dies at any step of maintenance no unconsumed message is lost, and the next one finishes it."""
     if PURE and who == "watched":
         pytest.skip("the pure implementation has a channel for itself")
     command = [sys.executable, "-m", "tests.maintenance.dying", mode, durability, who, which]

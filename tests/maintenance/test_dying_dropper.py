@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize(("durability", "who"), [("os", "watched"), ("os", "afterwards"), ("fsync", "watched")])
 def test_a_sender_that_drops_may_die_at_every_step(durability: str, who: str, which: str) -> None:
-    """What is left has no gap, overtaken consumers get an error, and no producer forgets its position."""
+    """After a dropping sender dies at any step the rest has no gap, and no producer forgets its position."""
     if PURE and who == "watched":
         pytest.skip("the pure implementation has a channel for itself")
     command = [sys.executable, "-m", "tests.maintenance.dying_dropper", durability, who, which]

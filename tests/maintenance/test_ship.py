@@ -65,7 +65,7 @@ def _sizes(directory: Path) -> list[int]:
 
 @pytest.mark.parametrize("suffix", [".idx", ".seg.z"])
 def test_a_hole_is_not_copied(path: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a file has beyond its entries or its blocks is not copied, neither to the archive nor in between."""
+    """The archive has no byte behind the index entries or blocks of a file, and none is copied in between."""
     _compressed(path)
     for file in (path / "segments").glob(f"*{suffix}"):
         os.truncate(file, 1 << 40)
@@ -120,7 +120,7 @@ def test_a_damaged_compressed_segment_is_named_and_not_shipped(
 def test_a_consumer_that_never_gets_a_position_ends_it(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`StorageError` instead of an endless loop, where the words of the channel contradict each other."""
+    """Shipping under a consumer that never gets a position raises `StorageError` instead of looping for ever."""
     with opened(path) as store:
         fill(store, 5)
         monkeypatch.setattr(store.low_watermark, "retain_from", lambda _: False)
@@ -151,7 +151,7 @@ def _lose_segments(store: Store, patch: pytest.MonkeyPatch, *, poisoned_before: 
 def test_what_is_reclaimed_during_the_listing_is_not_shipped(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Segments that are retired while they are listed do not count; later ones are shipped."""
+    """Segments that are retired while they are listed are left out, and later ones are shipped."""
     with opened(path) as store:
         fill(store, 5)
         _lose_segments(store, monkeypatch, poisoned_before=True)

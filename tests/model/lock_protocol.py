@@ -231,7 +231,7 @@ class LockProtocol:
     def _wake_one(self, who: int, memory: Memory, process: Writer) -> Moves:
         rest = process._replace(step="try" if process.left else "ended")
         if not memory.sleepers:
-            yield "wakes nobody", memory, rest
+            yield "wakes no process", memory, rest
         for sleeper in bits(memory.sleepers):
             yield f"wakes {self.names[sleeper]}", memory._replace(sleepers=memory.sleepers & ~(1 << sleeper)), rest
 

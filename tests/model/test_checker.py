@@ -93,7 +93,7 @@ class StoreThenLoad:
 
 
 def test_a_flaw_comes_with_the_shortest_trace() -> None:
-    """Of two ways to the flawed state the checker reports the shorter one."""
+    """The checker reports the shortest trace to a violated invariant."""
     walk = Walk(edges={0: {"long": 1, "short": 2}, 1: {"on": 3}, 3: {"in": 4}, 2: {"in": 4}}, flawed=4)
     with pytest.raises(ViolationError) as caught:
         explore(walk)
@@ -103,7 +103,7 @@ def test_a_flaw_comes_with_the_shortest_trace() -> None:
 
 
 def test_a_state_that_only_a_fault_can_leave_is_stuck() -> None:
-    """No process may rely on a fault to continue; a final state may be the end."""
+    """A state that only a fault leaves is reported as stuck, and a final state is not."""
     edges = {0: {"go": 1}, 1: {"fault": 0}}
     with pytest.raises(ViolationError, match="stuck"):
         explore(Walk(edges=edges))
@@ -111,7 +111,7 @@ def test_a_state_that_only_a_fault_can_leave_is_stuck() -> None:
 
 
 def test_a_cycle_that_cannot_reach_the_good_state_is_found() -> None:
-    """A move is always possible there, so it is not stuck, and yet it never reaches the good state."""
+    """A cycle that never reaches the good state is found, although it is never stuck."""
     graph = explore(Walk(edges={0: {"good": 1, "bad": 2}, 1: {"stay": 1}, 2: {"round": 3}, 3: {"round": 2}}))
     with pytest.raises(ViolationError, match="arrive") as caught:
         graph.require_reachable("arrive", lambda state: state == 1)
@@ -120,21 +120,21 @@ def test_a_cycle_that_cannot_reach_the_good_state_is_found() -> None:
 
 
 def test_a_fault_does_not_count_as_a_way_to_the_good_state() -> None:
-    """Liveness must not depend on a kill."""
+    """A fault is not a way to the good state, because liveness must not depend on a kill."""
     graph = explore(Walk(edges={0: {"stay": 0, "fault": 1}, 1: {"stay": 1}}))
     with pytest.raises(ViolationError, match="arrive"):
         graph.require_reachable("arrive", lambda state: state == 1)
 
 
 def test_an_endless_exploration_ends_with_an_error() -> None:
-    """The limit raises instead of filling the memory."""
+    """An exploration without end raises at its limit of states."""
     endless = Walk(edges={number: {"on": number + 1} for number in range(100)})
     with pytest.raises(MemoryError, match="more than 50 states"):
         explore(endless, limit=50)
 
 
 def test_store_buffers_let_two_threads_miss_each_other() -> None:
-    """Without a fence between its store and its load each thread may read the old value."""
+    """Without a fence between store and load two threads may both read the old value."""
     with pytest.raises(ViolationError, match="both read 0"):
         explore(Machine(StoreThenLoad(fence=False)))
     explore(Machine(StoreThenLoad(fence=True)))

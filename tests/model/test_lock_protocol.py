@@ -45,29 +45,27 @@ def violation(protocol: LockProtocol) -> ViolationError:
     ],
 )
 def test_kills_lose_nothing_and_block_no_process(protocol: LockProtocol) -> None:
-    """Whichever process is killed at whatever step: one holder, whole records, and all live processes get the lock."""
+    """After kills at any step there is one lock holder, records are whole, and every live process gets the lock."""
     assert check(protocol) > 1000
 
 
 def test_no_process_is_left_asleep() -> None:
-    """Without kills the wakeups alone suffice: sleeps need no bound."""
+    """Without kills wakeups alone suffice, and no process sleeps for ever without a bound."""
     check(LockProtocol(names=THREE, messages=2, bounded_sleeps=False, store_buffers=False))
 
 
 def test_a_stopped_writer_is_not_robbed() -> None:
-    """However long it is stopped, it holds the lock until it resumes or dies; then the others get it."""
+    """A stopped lock holder keeps the lock until it resumes or dies, and then the others get it."""
     check(LockProtocol(kills=1, generations=2, stops=True))
 
 
 def test_a_process_stopped_for_ever_blocks_others_only_as_owner() -> None:
-    """Announcing the generation before locking the byte makes a dead owner look dead at every moment."""
+    """A process that is stopped for ever blocks others only while it holds the lock."""
     check(LockProtocol(kills=1, generations=2, stops=True, faults=STOPPED_FOR_EVER))
 
 
 def test_mutant_byte_locked_before_the_generation_is_announced() -> None:
-    """A process stopped while it registers makes a dead holder look alive: all wait for a process
-    that holds nothing.
-    """
+    """If the byte is locked before the generation is announced, a stopped process makes a dead holder look alive."""
     protocol = LockProtocol(kills=1, generations=2, stops=True, faults=STOPPED_FOR_EVER, generation_before_byte=False)
     found = violation(protocol)
     assert found.trace == [
@@ -79,7 +77,7 @@ def test_mutant_byte_locked_before_the_generation_is_announced() -> None:
 
 
 def test_mutant_generation_not_probed() -> None:
-    """A slot that was registered again looks like its dead holder, and no process takes over."""
+    """Without probing the generation, a reused slot looks like its dead holder, and no process takes over."""
     found = violation(LockProtocol(kills=1, generations=2, comes_back_to_send=False, probes_generation=False))
     assert found.promise == "A can get the word"
     assert found.trace[-3:] == [
@@ -90,51 +88,49 @@ def test_mutant_generation_not_probed() -> None:
 
 
 def test_mutant_generation_not_in_the_word() -> None:
-    """The value seen may return with another holder, which is alive and robbed."""
+    """Without the generation in the word a live holder is robbed, because the value may belong to it now."""
     found = violation(LockProtocol(messages=2, kills=1, generations=2, generation_in_word=False))
     assert found.promise == "two live owners"
     assert found.trace[-2:] == ["A locks the word", "B takes over"]
 
 
 def test_mutant_takeover_by_plain_store() -> None:
-    """Two processes that found the holder dead both take over."""
+    """With a plain store two processes that find the holder dead both take over."""
     found = violation(LockProtocol(names=THREE, kills=1, store_buffers=False, takes_over_by_swap=False))
     assert found.promise == "two live owners"
     assert sum(step.endswith("takes over") for step in found.trace) == 2
 
 
 def test_mutant_unlock_does_not_look_at_contended() -> None:
-    """A process that sleeps without a bound is never woken."""
+    """If unlocking ignores the contended bit, a process that sleeps without a bound is never woken."""
     found = violation(LockProtocol(looks_at_contended=False, bounded_sleeps=False))
     assert found.promise == "stuck"
     assert found.trace[-2:] == ["B sleeps", "A unlocks"]
 
 
 def test_mutant_contended_forgotten_after_a_sleep() -> None:
-    """A process that was woken, lost the race and then acquires the lock uncontended leaves the
-    other sleepers asleep.
-    """
+    """If a woken process acquires the lock without the contended bit, the other sleepers sleep for ever."""
     protocol = LockProtocol(names=THREE, messages=2, bounded_sleeps=False, store_buffers=False, stays_contended=False)
     assert violation(protocol).promise == "stuck"
 
 
 def test_mutant_no_clean_up() -> None:
-    """The next record lands on what the dead writer left."""
+    """Without cleaning up, the next record is written over what the dead writer left."""
     assert violation(LockProtocol(kills=1, cleans_up=False)).promise == "a record is copied over an unpublished one"
 
 
 def test_mutant_reservation_forgotten_before_wiping() -> None:
-    """If the cleaner dies in between, the next one does not know that there is something to wipe."""
+    """If the reserved end is reset before wiping and the cleaner dies, the next one does not wipe."""
     protocol = LockProtocol(names=THREE, kills=2, store_buffers=False, wipes_before_forgetting=False)
     assert violation(protocol).promise == "a record is copied over an unpublished one"
 
 
 def test_mutant_byte_unlocked_before_the_last_stores_land() -> None:
-    """The protocol relies on the kernel: a process whose byte is unlocked does not write any more."""
+    """If stores may land after the byte is unlocked, the protocol fails: it relies on the kernel there."""
     found = violation(LockProtocol(kills=1, stores_land_before_byte_is_free=False))
     assert found.promise == "a record is copied over an unpublished one"
 
 
 def test_mutant_kills_with_unbounded_sleeps() -> None:
-    """No process wakes those that sleep on the lock of a dead holder: only the bound does."""
+    """With kills and sleeps without a bound, sleepers on the lock of a dead holder are never woken."""
     assert violation(LockProtocol(kills=1, bounded_sleeps=False)).trace[-1] == "B sleeps"

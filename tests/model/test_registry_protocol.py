@@ -13,7 +13,7 @@ def check(protocol: RegistryProtocol) -> int:
     """Check everything; the number of states."""
     machine = Machine(protocol)
     graph = explore(machine, limit=2_000_000)
-    graph.require_reachable("everybody is put somewhere", machine.is_final)
+    graph.require_reachable("every consumer has a position", machine.is_final)
     return len(graph)
 
 
@@ -25,7 +25,7 @@ def test_no_registered_consumer_finds_its_messages_reclaimed() -> None:
 
 
 def test_one_consumer_may_seek_back_repeatedly() -> None:
-    """The same with one of them."""
+    """One consumer that seeks back repeatedly never finds its messages reclaimed."""
     assert check(RegistryProtocol(names=("maintainer1", "maintainer2", "consumer1"), back=3)) > 1_000
 
 
@@ -37,6 +37,6 @@ def test_one_consumer_may_seek_back_repeatedly() -> None:
     ],
 )
 def test_every_rule_is_needed(rule: str) -> None:
-    """Without it a registered consumer finds its messages reclaimed."""
+    """Without any of its rules the protocol lets a registered consumer find its messages reclaimed."""
     with pytest.raises(ViolationError, match="finds its messages gone"):
         check(RegistryProtocol(**{rule: False}))  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def unlock(rules: WakeRules, who: int, memory: Memory, process: Process) -> Move
 def fence(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
     """Wait until the store is visible, before the look at the wake word."""
     if not process.buffer or not rules.publisher_fence:
-        yield "goes on", memory, process._replace(step="check")
+        yield "continues", memory, process._replace(step="check")
 
 
 def check(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves:
@@ -92,7 +92,7 @@ def dying(rules: WakeRules, who: int, memory: Memory, process: Process) -> Moves
 
 
 def _answer(process: Process) -> str:
-    return ": somebody waits" if process.seen & FLAGS else ": nobody waits"
+    return ": a waiter" if process.seen & FLAGS else ": no waiter"
 
 
 def _decided(rules: WakeRules, process: Process) -> Process:

@@ -83,7 +83,7 @@ async def read_to_the_end(link: Link, path: Path) -> tuple[str, dict[int, int]]:
 
 async def send_for_ever(link: Link, path: Path, accepted: Path, writer: int, seed: int) -> None:
     """Send until the test ends it, reporting what was accepted; flush and reopen the channel now and then."""
-    random, told = Random(seed), Accepted(accepted, writer)
+    random, reported = Random(seed), Accepted(accepted, writer)
     source = batches(writer, random)
     link.send("ready")
     while not link.has_message:
@@ -94,7 +94,7 @@ async def send_for_ever(link: Link, path: Path, accepted: Path, writer: int, see
                     await tx.send(batch[0])
                 else:
                     await tx.send_many(batch)
-                told.count += len(batch)
+                reported.count += len(batch)
                 if link.has_message:
                     break
                 if random.random() < 0.02:
@@ -117,7 +117,7 @@ async def pass_on(link: Link, path: Path, place: int, ring: int, rounds: int) ->
 
 
 def without_watchdog() -> None:
-    """Let a lost wakeup be lost in this process: nobody looks again after a second."""
+    """Turn the watchdog off in this process, so that no waiter rescans after a lost wakeup."""
     watchdog._RESCAN_SECONDS = 3600.0
 
 
@@ -273,7 +273,7 @@ async def read_what_is_left(link: Link, path: Path) -> tuple[int, int]:
 
 async def act_at(link: Link, path: Path, accepted: Path, writer: int, work: str, step: int, action: str) -> None:
     """Do a piece of work, and die or stop at its n-th call to the file system."""
-    told, steps = Accepted(accepted, writer), count()
+    reported, steps = Accepted(accepted, writer), count()
     files = hooked(_nothing_happens)
 
     def hook(_call: str, _name: str) -> None:
@@ -286,44 +286,44 @@ async def act_at(link: Link, path: Path, accepted: Path, writer: int, work: str,
         if work != "open":
             link.meet()
             files.hook = hook
-        await WORKS[work](channel, tx, writer, told)
+        await WORKS[work](channel, tx, writer, reported)
 
 
-async def _send(tx: Sender[bytes], writer: int, told: Accepted, sizes: list[list[int]]) -> None:
+async def _send(tx: Sender[bytes], writer: int, reported: Accepted, sizes: list[list[int]]) -> None:
     for size in sizes:
-        first, total = told.count, len(size)
+        first, total = reported.count, len(size)
         batch = [Message(writer, first + i, i, total).pack(padding) for i, padding in enumerate(size)]
         await (tx.send_many(batch) if total > 1 else tx.send(batch[0]))
-        told.count += total
+        reported.count += total
 
 
-async def _roll(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
-    await _send(tx, writer, told, [[600]] * 8 + [[1500] * 4, [9000], [10], [4000], [700] * 9])
+async def _roll(_: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
+    await _send(tx, writer, reported, [[600]] * 8 + [[1500] * 4, [9000], [10], [4000], [700] * 9])
 
 
-async def _allocate(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
-    await _send(tx, writer, told, [[10], [1_500_000], [700_000] * 3, [10]])
+async def _allocate(_: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
+    await _send(tx, writer, reported, [[10], [1_500_000], [700_000] * 3, [10]])
 
 
-async def _flush(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+async def _flush(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
     for _ in range(2):
-        await _send(tx, writer, told, [[1500] * 4, [10]])
+        await _send(tx, writer, reported, [[1500] * 4, [10]])
         await channel.flush()
 
 
-async def _open(_: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
-    await _send(tx, writer, told, [[10]])
+async def _open(_: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
+    await _send(tx, writer, reported, [[10]])
 
 
-async def _configure(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+async def _configure(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
     for durability in (Durability.FSYNC, Durability.OS):
-        await _send(tx, writer, told, [[600] * 3, [10]])
+        await _send(tx, writer, reported, [[600] * 3, [10]])
         await channel.configure(durability=durability)
 
 
-async def _purge(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, told: Accepted) -> None:
+async def _purge(channel: FileChannel[bytes], tx: Sender[bytes], writer: int, reported: Accepted) -> None:
     for _ in range(2):
-        await _send(tx, writer, told, [[1500] * 4, [10]])
+        await _send(tx, writer, reported, [[1500] * 4, [10]])
         await channel.purge()
 
 
@@ -478,7 +478,7 @@ async def wait_in_group(link: Link, path: Path) -> tuple[int, int, float]:
 def churn_in_group(link: Link, path: Path, acked: Path, me: int) -> None:
     """Receive, ack and nack in every way for ever, writing each number to a file before it is acked."""
     random = Random(me)
-    with blocking.open_channel(path, int, create=False) as channel, acked.open("ab", buffering=0) as told:
+    with blocking.open_channel(path, int, create=False) as channel, acked.open("ab", buffering=0) as reported:
         rx = channel.group("workers", lease=60)
         link.send("ready")
         while True:
@@ -491,6 +491,6 @@ def churn_in_group(link: Link, path: Path, acked: Path, me: int) -> None:
                 if random.random() < 0.1:
                     delivery.nack()
                 else:
-                    told.write(b"%d\n" % delivery.value)
+                    reported.write(b"%d\n" % delivery.value)
                     delivery.ack()
-                    told.write(b"%d!\n" % delivery.value)
+                    reported.write(b"%d!\n" % delivery.value)

@@ -46,7 +46,7 @@ def limited(capacity: Capacity, durability: Durability = Durability.OS) -> Chann
 
 @pytest.mark.parametrize("backend", [*BACKENDS, "thread"])
 def test_a_sender_wakes_when_a_consumer_of_another_process_moves_on(workers: Workers, path: Path, backend: str) -> None:
-    """Every time, although no process wakes without a wakeup; from an event loop and from a thread."""
+    """Each ack or receive wakes a sender of another process that waits for capacity, in an event loop or a thread."""
     task = send_numbers_from_a_thread if backend == "thread" else send_numbers
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx:
@@ -59,7 +59,7 @@ def test_a_sender_wakes_when_a_consumer_of_another_process_moves_on(workers: Wor
 
 @pytest.mark.parametrize("backend", list(BACKENDS))
 def test_a_loop_that_takes_wakes_senders_of_other_processes(workers: Workers, path: Path, backend: str) -> None:
-    """Some in event loops, some in threads; each message is taken once."""
+    """An event loop that receives wakes senders of other processes, and each message is received once."""
     senders, count = 4, 100
 
     async def run() -> None:
@@ -90,7 +90,7 @@ def test_a_loop_that_takes_wakes_senders_of_other_processes(workers: Workers, pa
 def test_eight_writers_keep_the_limit(
     workers: Workers, path: Path, capacity: Capacity, durability: Durability, rng: random.Random
 ) -> None:
-    """At no moment is more unconsumed than the capacity says, and every message arrives whole and in order."""
+    """With eight writers the backlog never exceeds the capacity, and messages arrive whole and in order."""
     writers, total = 8, 60 if capacity.max_messages else 300
     checker = OrderChecker()
     with blocking.open_channel(path, bytes, options=limited(capacity, durability)) as channel:
@@ -113,7 +113,7 @@ def test_eight_writers_keep_the_limit(
 
 
 def test_a_killed_sender_leaves_no_sender_waiting(workers: Workers, path: Path) -> None:
-    """It was the first in the send queue, and first among the processes; senders of other processes are served within
+    """If the first sender in the queue, and first process, is killed, senders of other processes continue within
     seconds.
     """
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
@@ -130,9 +130,7 @@ def test_a_killed_sender_leaves_no_sender_waiting(workers: Workers, path: Path) 
 
 
 def test_senders_killed_at_random_leave_capacity_and_order(workers: Workers, path: Path, rng: random.Random) -> None:
-    """Each is killed somewhere between two sends, in one, or while it waits; the others keep
-    sending within the limit.
-    """
+    """Senders that are killed at random leave the others sending within the capacity, in order."""
     checker, alive = OrderChecker(), []
     with blocking.open_channel(path, bytes, options=limited(Capacity(max_messages=6))) as channel:
         with channel.receiver() as rx:
@@ -158,7 +156,7 @@ def test_senders_killed_at_random_leave_capacity_and_order(workers: Workers, pat
 
 
 def test_a_stopped_sender_delays_no_other_for_long(workers: Workers, path: Path) -> None:
-    """It was the first to wait; when there is capacity and it does not send, others are served, and later it is."""
+    """While the first sender is stopped others are served, and it is served when it resumes."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send(0)
@@ -177,7 +175,7 @@ def test_a_stopped_sender_delays_no_other_for_long(workers: Workers, path: Path)
 
 
 def test_a_stopped_sender_whose_batch_can_never_fit_is_skipped(workers: Workers, path: Path) -> None:
-    """It is the first, with a batch that never fits since the capacity was changed."""
+    """A stopped sender whose batch never fits after a change of the capacity is skipped."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=8))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send_many([0] * 4)
@@ -193,9 +191,7 @@ def test_a_stopped_sender_whose_batch_can_never_fit_is_skipped(workers: Workers,
 
 
 def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(workers: Workers, path: Path) -> None:
-    """It becomes the first when the one before it, which wanted much, has left; it wants little,
-    and is skipped soon.
-    """
+    """A stopped sender that becomes the first is skipped soon, whatever the sender before it waited for."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=4))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send_many([0] * 4)
@@ -217,9 +213,7 @@ def test_a_stopped_sender_does_not_inherit_what_another_has_waited_for(workers: 
 
 @pytest.mark.parametrize("kind", ["wait", "raise"])
 def test_what_a_killed_sender_has_not_flushed_blocks_no_sender(workers: Workers, path: Path, kind: str) -> None:
-    """It uses capacity, and no consumer can read it before it is flushed: a sender that finds no
-    capacity flushes it.
-    """
+    """A sender without capacity flushes what a killed sender left, so that consumers can read it."""
     options = limited(Capacity(max_messages=4, on_full=kind), Durability.FSYNC)  # type: ignore[arg-type]
     with blocking.open_channel(path, int, options=options) as channel, channel.receiver() as rx:
         child = workers.start(append_and_stay, path, 4)
@@ -234,7 +228,7 @@ def test_what_a_killed_sender_has_not_flushed_blocks_no_sender(workers: Workers,
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_killed_sender_has_not_flushed_can_be_dropped(workers: Workers, path: Path, backend: str) -> None:
-    """Not before it is flushed; an event loop, which may not wait for that, has it done elsewhere."""
+    """What a killed sender left is flushed before it is dropped, in a thread if the sender runs in an event loop."""
     options = limited(Capacity(max_messages=4, on_full="drop_oldest"), Durability.FSYNC)
     with blocking.open_channel(path, int, options=options) as channel:
         child = workers.start(append_and_stay, path, 4)
@@ -249,7 +243,7 @@ def test_what_a_killed_sender_has_not_flushed_can_be_dropped(workers: Workers, p
 
 
 def test_a_killed_consumer_keeps_its_position_and_its_successor_frees_capacity(workers: Workers, path: Path) -> None:
-    """What it had received stays consumed, and senders wait for the next owner of the name."""
+    """What a killed consumer received stays consumed, and senders wait for the next owner of its name."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=3))) as channel:
         consumer = workers.start(receive_on_request, path, "default")
         consumer.meet()
@@ -269,7 +263,7 @@ def test_a_killed_consumer_keeps_its_position_and_its_successor_frees_capacity(w
 
 
 def test_a_large_batch_is_not_starved_by_another_process(workers: Workers, path: Path) -> None:
-    """Others send small messages as fast as the capacity allows; the batch is sent after a few of them."""
+    """A large batch is sent after a few of the small messages that another process sends without pause."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=40))) as channel:
         with channel.receiver() as rx:
             small = [workers.start(send_small_for_ever, path) for _ in range(2)]
@@ -291,7 +285,7 @@ def test_a_large_batch_is_not_starved_by_another_process(workers: Workers, path:
 
 @pytest.mark.parametrize("meanwhile", [False, True])
 def test_consumers_of_other_processes_learn_what_they_missed(workers: Workers, path: Path, meanwhile: bool) -> None:
-    """Whichever sender drops messages: what a consumer received and what it missed add up to all there was."""
+    """Whichever sender drops messages, received and missed ones add up for consumers of other processes."""
     senders, count = 2, 2000
     capacity = Capacity(max_messages=50, on_full="drop_oldest")
     with blocking.open_channel(path, int, options=limited(capacity)) as channel:
@@ -316,7 +310,7 @@ def test_consumers_of_other_processes_learn_what_they_missed(workers: Workers, p
 
 
 def test_another_capacity_takes_effect_everywhere(workers: Workers, path: Path) -> None:
-    """A waiting sender of another process resumes by the new capacity."""
+    """A new capacity takes effect in a waiting sender of another process."""
     with blocking.open_channel(path, int, options=limited(Capacity(max_messages=1))) as channel:
         with channel.receiver() as rx, channel.sender() as tx:
             tx.send(0)

@@ -30,7 +30,9 @@ async def all_of(channel: FileChannel[bytes]) -> list[bytes]:
 
 
 def test_one_process_chooses_fsync_for_all(workers: Workers, path: Path) -> None:
-    """From then on what another process sends is on disk when `send` returns; and no longer when that is undone."""
+    """After one process configures FSYNC, `send` of another one returns when the message is on disk, until it is
+    undone.
+    """
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
@@ -51,7 +53,7 @@ def test_one_process_chooses_fsync_for_all(workers: Workers, path: Path) -> None
 
 @pytest.mark.parametrize("last", ["flush", "end", "seal", "purge"])
 def test_a_process_that_has_not_noticed_the_change_rolls_nothing_back(workers: Workers, path: Path, last: str) -> None:
-    """A process that has done nothing since FSYNC was switched off, and flushes or ends now, leaves the log alone."""
+    """A process that did not notice the end of FSYNC rolls nothing back when it flushes or ends."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=FSYNC) as channel, channel.sender() as tx:
@@ -72,7 +74,7 @@ def test_a_process_that_has_not_noticed_the_change_rolls_nothing_back(workers: W
 
 @pytest.mark.parametrize("last", ["flush", "seal"])
 def test_a_process_that_has_not_noticed_fsync_flushes_all(workers: Workers, path: Path, last: str) -> None:
-    """The other way round: what was appended under FSYNC is visible and on disk when another process has flushed."""
+    """A message of a process that did not notice FSYNC is visible and on disk after a flush of another process."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
@@ -90,11 +92,11 @@ def test_a_process_that_has_not_noticed_fsync_flushes_all(workers: Workers, path
 
 
 def test_the_durability_changes_while_others_send(workers: Workers, path: Path, rng: Random) -> None:
-    """Back and forth, with three writers at full speed: nothing is lost, doubled or out of order."""
+    """While the durability changes back and forth three writers lose, duplicate and reorder nothing."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
-            told = [Accepted(path.parent / "accepted", writer) for writer in range(3)]
+            reported = [Accepted(path.parent / "accepted", writer) for writer in range(3)]
             writers = [
                 workers.start(send_for_ever, path, path.parent / "accepted", writer, rng.getrandbits(32))
                 for writer in range(3)
@@ -103,8 +105,8 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
             reader.meet()
             reader.send("go")
             for number in range(10):
-                seen = [each.count for each in told]
-                until(lambda: all(each.count > before for each, before in zip(told, seen, strict=True)))  # noqa: B023
+                seen = [each.count for each in reported]
+                until(lambda: all(each.count > before for each, before in zip(reported, seen, strict=True)))  # noqa: B023
                 await channel.configure(durability=(Durability.FSYNC, Durability.OS)[number % 2])
             for writer in writers:
                 writer.meet()
@@ -114,7 +116,7 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
             checker = OrderChecker()
             for payload in await all_of(channel):
                 checker.add(payload)
-            assert checker.counts == {writer: each.count for writer, each in enumerate(told)}
+            assert checker.counts == {writer: each.count for writer, each in enumerate(reported)}
             assert reader.result() == (checker.digest, checker.counts)
 
     anyio.run(run)
@@ -122,7 +124,7 @@ def test_the_durability_changes_while_others_send(workers: Workers, path: Path, 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 def test_sealing_ends_the_streams_of_others(workers: Workers, path: Path, durability: Durability) -> None:
-    """Receivers that wait in other processes get everything and then the end; senders are refused."""
+    """After a seal receivers of other processes get everything and then the end, and senders are refused."""
     anyio.run(create, path, ChannelOptions(durability=durability))
     readers = [workers.start(read_to_the_end, path, backend=backend) for backend in BACKENDS]
     other = workers.start(obey, path)
@@ -139,19 +141,19 @@ def test_sealing_ends_the_streams_of_others(workers: Workers, path: Path, durabi
 
 
 def test_purging_while_another_process_reads(workers: Workers, path: Path, rng: Random) -> None:
-    """A reader of a purged part gets the number it missed, or continues; what it gets is right, and in order."""
+    """A reader of another process gets the number of purged messages or continues, always in order."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
-            told = Accepted(path.parent / "accepted", 0)
+            reported = Accepted(path.parent / "accepted", 0)
             writer = workers.start(send_for_ever, path, path.parent / "accepted", 0, rng.getrandbits(32))
             readers = [workers.start(read_what_is_left, path, backend=backend) for backend in BACKENDS]
             for reader in readers:
                 reader.meet()
                 reader.send("go")
             for _ in range(20):
-                seen = told.count
-                until(lambda: told.count > seen + 50)  # noqa: B023
+                seen = reported.count
+                until(lambda: reported.count > seen + 50)  # noqa: B023
                 await channel.purge()
                 assert all(name.name.startswith(("0", "new-", "spare-")) for name in (path / "segments").iterdir())
             writer.meet()
@@ -166,7 +168,7 @@ def test_purging_while_another_process_reads(workers: Workers, path: Path, rng: 
 
 
 def test_a_purge_leaves_nothing_behind(workers: Workers, path: Path) -> None:
-    """A process that wrote to a segment that another one has purged creates no files for it afterwards."""
+    """After a purge a process that wrote to a purged segment creates no files for it."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:

@@ -51,7 +51,7 @@ def _check_the_rest(path: Path, first: int = 0) -> None:
 
 
 def test_every_reader_gets_the_same_while_segments_are_compressed(path: Path, workers: Workers) -> None:
-    """Two processes compress, one sends, two read from the beginning: every message, once."""
+    """While two processes compress, two readers of another process get every message once."""
     _make(path)
     compressors = [workers.start(compress_for_ever, path) for _ in range(2)]
     readers = [workers.start(read_what_is_left, path, TOTAL) for _ in range(2)]
@@ -72,7 +72,7 @@ def test_every_reader_gets_the_same_while_segments_are_compressed(path: Path, wo
 
 
 def test_reclaiming_wins_the_race(path: Path, workers: Workers) -> None:
-    """A segment that is reclaimed while it is being compressed does not return, and no reader gets anything else."""
+    """A segment that is reclaimed while it is compressed does not return, and readers get nothing else."""
     _make(path)
     compressor, reclaimer = workers.start(compress_for_ever, path), workers.start(reclaim_for_ever, path)
     readers = [workers.start(read_what_is_left, path, TOTAL) for _ in range(2)]
@@ -91,7 +91,7 @@ def test_reclaiming_wins_the_race(path: Path, workers: Workers) -> None:
 
 
 def test_a_compressing_process_may_be_killed_at_any_moment(path: Path, workers: Workers, rng: Random) -> None:
-    """Repeatedly: another process finishes the compression, and readers never notice."""
+    """After a compressing process is killed another one finishes its work, and readers never notice."""
     _make(path)
     reader, sender = workers.start(read_what_is_left, path, TOTAL), workers.start(send, path, TOTAL)
     for child in (reader, sender):

@@ -53,7 +53,7 @@ def list_for_ever(link: Link, path: Path) -> None:
 
 
 def test_the_owner_of_another_process_is_named(workers: Workers, path: Path) -> None:
-    """Listed with its pid while it lives, and refused to be removed; free when it was killed."""
+    """The owner of a name in another process is listed by its pid and not removed; after its death the name is free."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many([b"1", b"2", b"3"])
         other = workers.start(own, path, "name", None)
@@ -76,7 +76,7 @@ def test_the_owner_of_another_process_is_named(workers: Workers, path: Path) -> 
 
 
 def test_names_of_other_processes_appear_and_disappear(workers: Workers, path: Path) -> None:
-    """The list follows what other processes register and remove."""
+    """The list of consumers shows what other processes register and remove."""
     with open_channel(path, bytes, options=SMALL) as channel:
         assert channel.consumers() == ()
         other = workers.start(own, path, "theirs", None)
@@ -93,7 +93,7 @@ def test_names_of_other_processes_appear_and_disappear(workers: Workers, path: P
 def test_a_killed_owner_expires_from_when_that_was_noticed(
     workers: Workers, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No process knows when it was killed, so the time starts with the first check; a stopped owner is alive."""
+    """The expiry time of a killed owner starts when a check notices its death, and a stopped owner is alive."""
     with open_channel(path, bytes, options=SMALL) as channel:
         other = workers.start(own, path, "name", 60)
         other.receive()
@@ -114,7 +114,7 @@ def test_a_killed_owner_expires_from_when_that_was_noticed(
 def test_a_new_owner_is_not_mistaken_for_the_one_that_was_killed(
     workers: Workers, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was noticed about one owner says nothing about the next, which was killed later."""
+    """The death of one owner does not count for the next owner, which is killed later."""
     with open_channel(path, bytes, options=SMALL) as channel:
         clock = Clock.install(monkeypatch)
         for _ in range(3):
@@ -130,7 +130,7 @@ def test_a_new_owner_is_not_mistaken_for_the_one_that_was_killed(
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
 def test_join_waits_for_another_process(workers: Workers, path: Path, backend: str) -> None:
-    """It returns when the consumer there has read everything, and raises when it was removed."""
+    """`join` returns when the consumer of another process has read everything, and raises when it is removed."""
     with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         other = workers.start(own, path, "name", None)
         other.receive()
@@ -155,7 +155,7 @@ async def join(link: Link, path: Path, name: str) -> None:
 
 
 def test_removing_and_registering_at_once(workers: Workers, path: Path) -> None:
-    """Three processes that remove and register one name, and one that lists: none fails, and one file is left."""
+    """Three processes that remove and register one name, while another lists, never fail and leave one file."""
     with open_channel(path, bytes, options=SMALL) as channel:
         lister = workers.start(list_for_ever, path)
         lister.meet()
@@ -178,7 +178,7 @@ def _names(channel: FileChannel[bytes]) -> list[str]:
 
 
 def test_checking_a_name_does_not_make_it_busy(workers: Workers, path: Path) -> None:
-    """Removing expired consumers checks every name: an owner that registers at the same time succeeds."""
+    """A check of expired consumers does not refuse an owner that registers at the same time."""
     with open_channel(path, bytes, options=SMALL) as channel:
         listers = [workers.start(list_for_ever, path) for _ in range(2)]
         for lister in listers:

@@ -44,9 +44,7 @@ def names_of(path: Path) -> set[str]:
 def test_a_flush_includes_what_other_processes_wrote(
     workers: Workers, path: Path, files: FaultyFiles, fate: str
 ) -> None:
-    """Segments that another process wrote, and this one never touched, are on disk after `flush`, whichever process
-    died.
-    """
+    """After `flush` segments that other processes wrote are on disk, whichever of them died."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel:
@@ -75,7 +73,7 @@ def test_a_flush_includes_what_other_processes_wrote(
 
 
 def test_a_failed_flush_concerns_every_process(workers: Workers, path: Path) -> None:
-    """Under OS readers may have seen what is not on disk: from then on each flush in any process raises."""
+    """After a failed flush under OS each flush in any process raises."""
     anyio.run(create, path)
 
     async def run() -> None:
@@ -98,9 +96,7 @@ def test_a_failed_flush_concerns_every_process(workers: Workers, path: Path) -> 
 
 @pytest.mark.parametrize("fate", ["alive", "ended"])
 def test_a_failed_flush_concerns_later_processes(workers: Workers, path: Path, files: FaultyFiles, fate: str) -> None:
-    """A process that opens the channel after a flush has failed elsewhere gets an error, too, and never flushes that
-    file.
-    """
+    """A process that opens the channel after a failed flush gets an error, and never flushes that file."""
     anyio.run(create, path)
     other = workers.start(obey_until_a_flush_fails, path)
     other.meet()
@@ -133,7 +129,7 @@ def failing(child: Child, *words: object) -> str:
 def test_a_sender_whose_message_was_lost_elsewhere_gets_an_error(
     workers: Workers, path: Path, files: FaultyFiles
 ) -> None:
-    """Under FSYNC a flush that fails in one process fails the senders of others that waited for it, and only those."""
+    """A failed flush under FSYNC fails the senders of other processes that waited for it, and only those."""
     anyio.run(create, path, FSYNC)
 
     async def run() -> None:
@@ -173,7 +169,7 @@ def test_a_sender_whose_message_was_lost_elsewhere_gets_an_error(
 def test_every_waiter_gets_an_answer(
     workers: Workers, path: Path, files: FaultyFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Even if it is unknown what a failed flush of another process has lost, no process waits for ever."""
+    """No waiting process waits for ever after a failed flush of another one, even if its result is unknown."""
     anyio.run(create, path, FSYNC)
 
     async def run() -> None:
@@ -198,7 +194,7 @@ def damaged(_control: object, _segments: object, offset: int) -> bool:
 
 
 def test_a_failed_flush_is_reported_to_other_processes(workers: Workers, path: Path, files: FaultyFiles) -> None:
-    """The other way round: a flush that fails in this process is raised by the next one of another."""
+    """A flush that fails in this process is raised by the next flush of another process."""
     anyio.run(create, path, ChannelOptions(durability=Durability.OS))
 
     async def run() -> None:

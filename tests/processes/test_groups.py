@@ -49,7 +49,7 @@ def order(member: Child, call: str, index: int) -> str:
 
 
 def test_each_message_is_delivered_to_one_member(workers: Workers, path: Path) -> None:
-    """Of four processes at full speed, while more is sent; each gets its own in order, and none gets another's."""
+    """Each message is delivered to one of four processes, to each in order, while more are sent."""
     total = 20_000
     with open_channel(path, int, options=SMALL) as channel:
         members = [workers.start(work_in_group, path, LONG) for _ in range(4)]
@@ -66,7 +66,7 @@ def test_each_message_is_delivered_to_one_member(workers: Workers, path: Path) -
 
 
 def test_members_join_and_leave(workers: Workers, path: Path) -> None:
-    """Also with outstanding messages: each message is processed once."""
+    """While members join and leave, with outstanding messages, each message is processed once."""
     total, seed = 4000, secrets.randbits(32)
     with open_channel(path, int, options=SMALL) as channel:
         fill(channel, total)
@@ -80,7 +80,7 @@ def test_members_join_and_leave(workers: Workers, path: Path) -> None:
 
 
 def test_the_messages_of_a_killed_member_are_redelivered_soon(workers: Workers, path: Path) -> None:
-    """Long before its lease ends, once, with the attempt counted; what it had acked is not."""
+    """The messages of a killed member are redelivered once, long before their lease expires, and acked ones are not."""
     with open_channel(path, int) as channel, channel.group("workers", lease=LONG) as rx:
         fill(channel, 6)
         member, held = holding(workers, path, 4)
@@ -91,9 +91,9 @@ def test_the_messages_of_a_killed_member_are_redelivered_soon(workers: Workers, 
         assert [rx.receive(), rx.receive()] == [4, 5]
         assert order(member, "extend", 2) == "done"
         member.kill()
-        begun = time.monotonic()
+        started = time.monotonic()
         again = [rx.receive_delivery(timeout=TIMEOUT) for _ in range(3)]
-        assert time.monotonic() - begun < LONG / 2
+        assert time.monotonic() - started < LONG / 2
         assert [(each.value, each.attempt) for each in again] == [(0, 2), (2, 2), (3, 2)]
         assert rx.receive_many_nowait(1) == []
         assert len(channel.consumers()[0].members) == 1
@@ -102,14 +102,12 @@ def test_the_messages_of_a_killed_member_are_redelivered_soon(workers: Workers, 
 
 
 def test_busy_members_notice_too(workers: Workers, path: Path) -> None:
-    """A member that never waits, since there is always a new message, gets what a dead member had within a second or
-    so.
-    """
+    """A member that never waits gets the messages of a dead member within about a second."""
     with open_channel(path, int) as channel, channel.group("workers", lease=LONG) as rx:
         fill(channel, 1)
         member, _ = holding(workers, path, 1)
         member.kill()
-        begun, number = time.monotonic(), 1
+        started, number = time.monotonic(), 1
         while True:
             fill(channel, 1, number)
             delivery = rx.receive_delivery()
@@ -117,12 +115,12 @@ def test_busy_members_notice_too(workers: Workers, path: Path) -> None:
             if delivery.value == 0:
                 break
             number += 1
-            assert time.monotonic() - begun < TIMEOUT
+            assert time.monotonic() - started < TIMEOUT
         assert delivery.attempt == 2
 
 
 def test_a_member_that_waits_in_an_event_loop_notices_too(workers: Workers, path: Path) -> None:
-    """No process wakes it; it checks regularly."""
+    """A member that waits in an event loop checks for dead members, although no process wakes it."""
     with open_channel(path, int) as channel:
         fill(channel, 1)
         member, _ = holding(workers, path, 1)
@@ -134,7 +132,7 @@ def test_a_member_that_waits_in_an_event_loop_notices_too(workers: Workers, path
 
 
 def test_a_member_that_was_stopped_is_fenced(workers: Workers, path: Path) -> None:
-    """Stopped past its lease it can ack, nack and extend no message that was redelivered, but all others."""
+    """A member that was stopped beyond its lease can ack only messages that were not redelivered."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 3)
         member, held = holding(workers, path, 3, SHORT)
@@ -151,7 +149,7 @@ def test_a_member_that_was_stopped_is_fenced(workers: Workers, path: Path) -> No
 
 
 def test_a_stopped_member_is_not_robbed_before_its_lease_ends(workers: Workers, path: Path) -> None:
-    """It is alive."""
+    """The messages of a stopped member are not redelivered before its lease expires."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
         member, _ = holding(workers, path, 1, LONG)
@@ -163,7 +161,7 @@ def test_a_stopped_member_is_not_robbed_before_its_lease_ends(workers: Workers, 
 
 
 def test_processing_keeps_its_lease(workers: Workers, path: Path) -> None:
-    """In another process, far longer than the lease."""
+    """`processing` in another process keeps its message for longer than the lease."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
         member = workers.start(process_in_group, path, SHORT)
@@ -176,7 +174,7 @@ def test_processing_keeps_its_lease(workers: Workers, path: Path) -> None:
 
 
 def test_a_nack_wakes_members_of_other_processes(workers: Workers, path: Path) -> None:
-    """In an event loop, long before it would check without a wakeup."""
+    """A nack wakes a member in an event loop of another process before it would check."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         for number in range(TRIES):
             fill(channel, 1, number)
@@ -185,18 +183,18 @@ def test_a_nack_wakes_members_of_other_processes(workers: Workers, path: Path) -
             waiting.meet()
             until(lambda: channel.statistics().writers and len(channel.consumers()[0].members) == 2)
             time.sleep(0.2)  # it is most likely asleep by now; either way it has to be woken
-            begun = time.monotonic()
+            started = time.monotonic()
             delivery.nack()
             value, attempt, came = waiting.result()
             assert (value, attempt) == (number, 2)
-            if came - begun < NOTICED / 2:
+            if came - started < NOTICED / 2:
                 break
         else:
-            pytest.fail("nobody is told")
+            pytest.fail("no member is notified")
 
 
 def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(workers: Workers, path: Path) -> None:
-    """Members of other processes get the end of the stream."""
+    """The last ack of a sealed channel ends the stream for members of other processes."""
     with open_channel(path, int) as channel, channel.group("workers") as rx:
         fill(channel, 1)
         delivery = rx.receive_delivery()
@@ -214,7 +212,9 @@ def test_the_last_ack_of_a_sealed_channel_ends_it_for_all(workers: Workers, path
 
 @pytest.mark.parametrize("rounds", [10, pytest.param(300, marks=pytest.mark.soak)])
 def test_members_may_be_killed_at_any_moment(workers: Workers, path: Path, tmp_path: Path, rounds: int) -> None:
-    """While others continue: what was acked is never redelivered, and everything else is, until a member acks it."""
+    """After members are killed at any moment acked messages are not redelivered, and the others are until they are
+    acked.
+    """
     seed = secrets.randbits(32)
     random, total, acked = Random(seed), 0, tmp_path / "acked"
     with open_channel(path, int, options=SMALL) as channel:

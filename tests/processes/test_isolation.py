@@ -76,21 +76,19 @@ class Containers:
 
 
 def test_pids_do_not_count(containers: Containers, path: Path, rng: Random) -> None:
-    """Writers of several containers, all with pid 1, are killed one by one: the others continue,
-    and nothing is lost.
-    """
+    """Writers of several containers, all with pid 1, are killed one by one, and the others lose nothing."""
     anyio.run(create, path, BIG)
     accepted = path.parent / "accepted"
-    told = {writer: Accepted(accepted, writer) for writer in range(1, 4)}
+    reported = {writer: Accepted(accepted, writer) for writer in range(1, 4)}
     with surviving(path, BIG) as survivor:
         running = [(writer, containers.start(path, accepted, writer, rng.getrandbits(32))) for writer in (1, 2)]
         running.append((3, containers.start(path, accepted, 3, rng.getrandbits(32))))
-        until(lambda: all(told[alive].count for alive, _ in running))
+        until(lambda: all(reported[alive].count for alive, _ in running))
         dead, process = running.pop(0)
         containers.kill(process)
         survivor.check(dead)
-        seen = {alive: told[alive].count for alive, _ in running}
-        until(lambda: all(told[alive].count > before for alive, before in seen.items()), "all go on", SOON)
+        seen = {alive: reported[alive].count for alive, _ in running}
+        until(lambda: all(reported[alive].count > before for alive, before in seen.items()), "all continue", SOON)
         while running:
             dead, process = running.pop()
             containers.kill(process)
@@ -116,7 +114,7 @@ def shared(memory: Path) -> Path:
 
 @by_root
 def test_two_users_share_a_channel(workers: Workers, shared: Path) -> None:
-    """With mode=0o660 both send, roll, flush and consume, each in files that the other made, whatever the umask."""
+    """With mode 0o660 two users send, roll, flush and consume in each other's files, whatever the umask."""
     path, options = shared / "channel", ChannelOptions(segment_size=4096, mode=0o660)
     users = []
     for user in (ANNE, BOB):
@@ -145,7 +143,7 @@ def test_two_users_share_a_channel(workers: Workers, shared: Path) -> None:
 @by_root
 @pytest.mark.parametrize("mode", [0o600, 0o640])
 def test_a_user_without_permission_gets_an_error(workers: Workers, shared: Path, mode: int) -> None:
-    """A user who may not use a channel gets an error that names the path and says what to do."""
+    """A user without permission gets an error that names the path and says what to do."""
     path = shared / "channel"
     anne = workers.start(as_user, ANNE, [ANNE, SHARED], make_and_obey, path, ChannelOptions(mode=mode))
     anne.meet()

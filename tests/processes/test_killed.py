@@ -66,8 +66,8 @@ class Arena:
     def check_progress(self) -> None:
         """Check that every live writer gets a message accepted."""
         for writer, child in self._writers.items():
-            told, seen = self._all[writer], self._all[writer].count
-            until(lambda: told.count > seen or child.has_message, "a survivor goes on")  # noqa: B023
+            reported, seen = self._all[writer], self._all[writer].count
+            until(lambda: reported.count > seen or child.has_message, "a survivor continues")  # noqa: B023
             assert not child.has_message, child.receive()
 
     def end(self) -> None:
@@ -82,9 +82,9 @@ class Arena:
             add_all(store, checker)
         for reader in self._readers:
             assert reader.result() == (checker.digest, checker.counts)
-        for writer, told in enumerate(self._all):
+        for writer, reported in enumerate(self._all):
             found = checker.counts.get(writer, 0)
-            assert told.count <= found <= told.count + 30, f"{writer}: {told.count} accepted, {found} found"
+            assert reported.count <= found <= reported.count + 30, f"{writer}: {reported.count} accepted, {found} found"
 
     async def _seal(self) -> None:
         async with open_channel(self._path, bytes) as channel:
@@ -104,7 +104,7 @@ def add_all(store: Store, checker: OrderChecker) -> None:
 def test_any_process_may_be_killed_at_any_moment(
     workers: Workers, path: Path, rng: Random, durability: Durability
 ) -> None:
-    """No accepted message is lost, none duplicated, the order is one, and the survivors continue at once."""
+    """After a kill at any moment no accepted message is lost or duplicated, and the others continue at once."""
     arena = Arena(workers, path, rng, durability)
     for _ in range(12):
         arena.fill()
@@ -116,7 +116,7 @@ def test_any_process_may_be_killed_at_any_moment(
 @pytest.mark.soak
 @DURABILITIES
 def test_thousands_are_killed(workers: Workers, path: Path, rng: Random, durability: Durability) -> None:
-    """The same for thousands of rounds (FILECHANNEL_ROUNDS), a new channel for every 40 of them."""
+    """After kills in FILECHANNEL_ROUNDS rounds, 40 for each channel, no accepted message is lost or duplicated."""
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS") or 3000)
     for number in range(rounds // 40):
         arena = Arena(workers, path.with_name(f"channel-{number}"), rng, durability)
@@ -199,7 +199,7 @@ def steps_of(rng: Random, stride: int) -> Iterator[int]:
 def test_a_process_may_die_at_every_step(
     workers: Workers, path: Path, rng: Random, work: str, durability: Durability, stride: int
 ) -> None:
-    """Before each call to the file system, in any operation: the live process continues, with nothing lost."""
+    """If a process dies before any call to the file system, the live process continues, and nothing is lost."""
     size = 8 << 20 if work == "allocate" else 4096
     anyio.run(create, path, ChannelOptions(segment_size=size, durability=durability))
     with surviving(path, ChannelOptions(segment_size=size)) as survivor:
@@ -229,7 +229,7 @@ def see_one_durability(path: Path) -> None:
 def test_a_takeover_that_fails_is_repeated(
     workers: Workers, path: Path, rng: Random, work: str, stride: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that takes over from a dead one and cannot clean up leaves that to the next one, in any process."""
+    """A takeover from a dead process that fails is repeated by the next process."""
     anyio.run(create, path)
     with surviving(path, SMALL) as survivor, opened(path) as other:
         for step in steps_of(rng, stride):
@@ -265,7 +265,7 @@ def is_armed(store: Store, loops: int = 1) -> bool:
 
 
 def test_killed_waiters_concern_no_other_process(workers: Workers, path: Path) -> None:
-    """Receivers that are killed while they wait keep no sender from sending, and no waiter from being woken."""
+    """Receivers that are killed while they wait block no sender, and no wakeup of other waiters."""
     anyio.run(create, path)
     with opened(path) as store:
         waiters_of(store)
@@ -284,7 +284,7 @@ def test_killed_waiters_concern_no_other_process(workers: Workers, path: Path) -
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
 def test_a_publisher_killed_before_it_wakes_any_waiter(workers: Workers, path: Path, backend: str) -> None:
-    """Waiters get the message all the same: every waiter rescans each second."""
+    """If a publisher is killed before its wakeups, waiters get the message within a second, when they rescan."""
     anyio.run(create, path)
     waiting = [workers.start(wait_for_one, path, backend=backend) for _ in range(2)]
     for child in waiting:

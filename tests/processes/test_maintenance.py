@@ -31,9 +31,7 @@ def _make(path: Path) -> None:
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_no_registered_consumer_finds_its_data_reclaimed(workers: Workers, path: Path, seed: int) -> None:
-    """Two processes maintain the channel as fast as they can, while consumers register, seek back,
-    receive and leave.
-    """
+    """While two processes maintain a channel no consumer that registers or seeks back finds its messages reclaimed."""
     _make(path)
     sender = workers.start(send_numbers, path)
     steady = workers.start(receive_in_order, path, "in order")
@@ -61,7 +59,7 @@ def test_no_registered_consumer_finds_its_data_reclaimed(workers: Workers, path:
 
 
 def test_maintenance_may_be_killed_at_any_moment(workers: Workers, path: Path) -> None:
-    """Repeatedly: another process finishes what it began, and senders and receivers never notice."""
+    """After a process is killed in its maintenance another one finishes it, and senders and receivers never notice."""
     _make(path)
     sender, steady = workers.start(send_numbers, path), workers.start(receive_in_order, path, "in order")
     for child in (sender, steady):
@@ -88,7 +86,7 @@ def test_maintenance_may_be_killed_at_any_moment(workers: Workers, path: Path) -
 
 @pytest.mark.parametrize("where", ["storing", "flush", "unlink"])
 def test_a_stopped_maintenance_process_blocks_no_other(workers: Workers, path: Path, where: str) -> None:
-    """Wherever it is stopped without the writer lock: others send, register, seek and receive."""
+    """While a maintenance process is stopped without the writer lock others send, register, seek and receive."""
     with blocking.open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         for number in range(60):
@@ -121,7 +119,7 @@ def test_a_stopped_maintenance_process_blocks_no_other(workers: Workers, path: P
 
 
 def test_a_decision_of_a_stopped_maintenance_process_holds(workers: Workers, path: Path) -> None:
-    """No consumer gets a position before what is to be reclaimed, although the decision was not yet stored."""
+    """After a maintenance process stops behind its decision no consumer gets a position before it."""
     with blocking.open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         for number in range(60):

@@ -37,7 +37,7 @@ def start_together(children: list[Child]) -> None:
 
 @pytest.mark.parametrize("crowd", [2, 4])
 def test_a_channel_is_made_once(workers: Workers, memory: Path, crowd: int) -> None:
-    """Processes that create a channel at the same instant have one channel, and each can use it."""
+    """Processes that create a channel at the same instant share one."""
     children = [workers.start(open_together, memory, ROUNDS) for _ in range(crowd)]
     for number in range(ROUNDS):
         start_together(children)
@@ -50,7 +50,7 @@ def test_a_channel_is_made_once(workers: Workers, memory: Path, crowd: int) -> N
 
 
 def test_rolling_at_the_same_instant(workers: Workers, path: Path) -> None:
-    """Two processes each of whose messages needs its own segment create every segment once."""
+    """Two processes that roll at the same instant create each segment once."""
     anyio.run(create, path)
     children = [workers.start(roll_together, path, number, ROUNDS) for number in range(2)]
     for _ in range(ROUNDS):
@@ -61,12 +61,10 @@ def test_rolling_at_the_same_instant(workers: Workers, path: Path) -> None:
     assert len(list((path / "segments").glob("*.seg"))) == 6 * ROUNDS
 
 
-@pytest.mark.parametrize("fate", ["killed", "goes on"])
+@pytest.mark.parametrize("fate", ["killed", "resumes"])
 @pytest.mark.parametrize("damage", [False, True], ids=["unclean end", "recovery"])
 def test_opening_while_another_opens(workers: Workers, path: Path, fate: str, damage: bool) -> None:
-    """A process that opens while another is in the middle of it, recovering or not, waits for that
-    one, or takes over.
-    """
+    """A process that opens a channel waits for another one that is opening or recovering it, or takes over."""
     steps = 0
     while opening_stops(workers, path / f"{steps}", steps, fate, damage):
         steps += 3 if steps < 20 else 11
@@ -96,7 +94,7 @@ def opening_stops(workers: Workers, path: Path, step: int, fate: str, damage: bo
         first.resume()
     second.meet()
     order(second, "send", Message(3, 0, 0, 1).pack())
-    if fate == "goes on":
+    if fate == "resumes":
         first.result()
     second.send(("end",))
     second.result()
@@ -116,7 +114,7 @@ def stops(child: Child) -> bool:
 
 
 def test_opening_while_the_last_one_closes(workers: Workers, path: Path) -> None:
-    """Processes that open and close all the time never find half a channel, and lose nothing."""
+    """Processes that open and close a channel all the time never find it incomplete, and lose nothing."""
 
     async def run() -> None:
         async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:

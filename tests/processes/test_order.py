@@ -40,30 +40,30 @@ def in_one_order(
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 def test_every_reader_sees_the_same_order(workers: Workers, path: Path, rng: Random, durability: Durability) -> None:
-    """4 writers that roll tiny segments all the time, 8 readers and a late one: one total order, batches whole."""
+    """Readers in eight processes see one order of four rolling writers, with whole batches."""
     count = 2000 if durability == Durability.OS else 300
     in_one_order(workers, path, rng, 4, count, 8, ChannelOptions(segment_size=8192, durability=durability))
 
 
 def test_nine_writers(workers: Workers, path: Path, rng: Random) -> None:
-    """9 writers at once: no message of any writer is lost, duplicated or out of order."""
+    """Messages of nine writers at once are neither lost nor duplicated, and keep their order."""
     in_one_order(workers, path, rng, 9, 1000, 1, ChannelOptions(segment_size=65536))
 
 
 def test_segments_as_large_as_usual(workers: Workers, path: Path, rng: Random) -> None:
-    """Without rolling: the fast path of every writer is in the middle of that of all others."""
+    """In large segments, where no writer rolls, readers of other processes see one order."""
     in_one_order(workers, path, rng, 4, 20000, 2, ChannelOptions())
 
 
 @pytest.mark.soak
 def test_millions_in_one_order(workers: Workers, path: Path, rng: Random) -> None:
-    """4 writers of 300,000 messages each and 8 readers."""
+    """Eight readers see one order of 4 writers with 300,000 messages each."""
     in_one_order(workers, path, rng, 4, 300_000, 8, ChannelOptions(segment_size=65536))
 
 
 @pytest.mark.soak
 def test_nine_writers_of_ten_thousand(workers: Workers, path: Path, rng: Random) -> None:
-    """9 writers of 10,000 messages each."""
+    """Readers see one order of 9 writers with 10,000 messages each."""
     in_one_order(workers, path, rng, 9, 10_000, 3, ChannelOptions(segment_size=16384))
 
 
@@ -86,12 +86,12 @@ def pass_round(workers: Workers, path: Path, rounds: int) -> None:
     anyio.run(begin)
 
 
-def test_a_token_goes_round(workers: Workers, path: Path) -> None:
-    """3 processes pass a token round: each time the right one is woken, and only it sends."""
+def test_a_token_is_passed_around(workers: Workers, path: Path) -> None:
+    """Three processes pass a token around: each time the right one is woken, and only that one sends."""
     pass_round(workers, path, 3000)
 
 
 @pytest.mark.soak
-def test_a_token_goes_round_a_hundred_thousand_times(workers: Workers, path: Path) -> None:
-    """The same for as long as it takes."""
+def test_a_token_is_passed_around_a_hundred_thousand_times(workers: Workers, path: Path) -> None:
+    """A token is passed around a hundred thousand times."""
     pass_round(workers, path, 100_000)

@@ -19,7 +19,7 @@ TOTAL = 120_000
 
 @pytest.mark.parametrize("segment_size", [16384, 65536])
 def test_an_overtaken_reader_sees_no_wrong_message(path: Path, workers: Workers, segment_size: int) -> None:
-    """Readers that have the files mapped, writable or read-only, get whole messages in order, or an error."""
+    """Readers of recycled files, mapped writable or read-only, get whole messages in order, or an error."""
     anyio.run(create, path, ChannelOptions(segment_size=segment_size))
     readers = [workers.start(replay_numbered, path, readonly) for readonly in (True, True, False)]
     recycler, writer = workers.start(retire_old_segments, path), workers.start(send_numbered, path, TOTAL)

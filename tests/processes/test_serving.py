@@ -72,7 +72,7 @@ def start(workers: Workers, backend: str, path: Path, diary: Path) -> Child:
 
 @BACKENDS
 def test_killed_at_any_moment(workers: Workers, path: Path, rng: Random, backend: str) -> None:
-    """In order, nothing is lost; each death brings at most one message again, that which was not acknowledged."""
+    """After a service is killed at any moment nothing is lost, and at most one message is redelivered."""
     diary = path.with_name("diary")
     book = Diary(diary)
     with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
@@ -102,12 +102,12 @@ async def serve_in_a_group(link: Link, path: Path, diary: Path) -> None:
 
     async with open_channel(path, int, create=False) as channel:
         link.send("ready")
-        await channel.serve(handle, name="crew", group=True)
+        await channel.serve(handle, name="workers", group=True)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_members_of_a_group_killed_at_any_moment(workers: Workers, path: Path, rng: Random, backend: str) -> None:
-    """Others process what a dead one had: nothing is lost, and each death redelivers at most one message."""
+    """After a member is killed others process its messages, and at most one message is redelivered."""
     diary = path.with_name("diary")
     book = Diary(diary)
     with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
@@ -143,7 +143,7 @@ async def serve_and_block(link: Link, path: Path, last: int) -> None:
 
 @pytest.mark.parametrize("backend", ["asyncio", "uvloop", "trio"])
 def test_killed_in_the_middle_of_a_handler(workers: Workers, path: Path, backend: str) -> None:
-    """Its message is the first that the next process gets."""
+    """After a kill in a handler its message is the first one that the next process gets."""
     with without_async.open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(10))
         for first, last in ((0, 3), (3, 3), (3, 6)):
@@ -162,7 +162,7 @@ def purge(link: Link, path: Path) -> None:
 
 
 def test_a_purge_by_another_process_is_counted(workers: Workers, path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A service continues with what is stored, and reports how many messages it has missed."""
+    """After a purge by another process a service continues, and counts the messages it missed."""
     with without_async.open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many(range(1000))
         got = list[int]()
@@ -178,7 +178,7 @@ def test_a_purge_by_another_process_is_counted(workers: Workers, path: Path, cap
 
 
 async def dead_letter_and_die(link: Link, path: Path, step: str) -> None:
-    """Be killed when a letter was sent and its message is about to be acknowledged, or passed."""
+    """Kill this process when a letter was sent and its message is about to be acknowledged or redelivered."""
     setattr(Outstanding if step == "acknowledge" else SingleConsumer, step, lambda *_: die())
     await send_dead_letters(link, path)
 
@@ -197,7 +197,7 @@ async def send_dead_letters(link: Link, path: Path) -> None:
 
 @pytest.mark.parametrize(("step", "doubled"), [("acknowledge", 0), ("skip_undecodable", 1)])
 def test_killed_between_a_letter_and_its_ack(workers: Workers, path: Path, step: str, doubled: int) -> None:
-    """The letter is stored, the message is redelivered, and gets a second letter: at least one each, never none."""
+    """After a kill between a dead letter and its ack the message is redelivered and gets a second letter."""
     with without_async.open_channel(path, object) as channel, channel.sender() as tx:
         tx.send_many([0, "one", 2])
         channel.configure(schema=int)

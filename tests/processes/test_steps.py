@@ -52,7 +52,7 @@ def step_and_die(link: Link, path: Path, durability: Durability, when: str) -> N
 def test_a_new_owner_knows_what_a_dead_one_has_appended(
     workers: Workers, path: Path, durability: Durability, when: str
 ) -> None:
-    """Also if others have the channels open and, under FSYNC, no process has flushed the batch yet."""
+    """A new owner knows the batch that a dead one appended, also if it was not flushed under FSYNC."""
     numbers, texts = open_both(path, durability)
     with numbers, texts:
         numbers.sender().send_many([1, 2, 3])
@@ -87,7 +87,7 @@ def step_for_ever(link: Link, path: Path, durability: Durability, seed: int) -> 
 def test_owners_are_killed_one_after_the_other(
     workers: Workers, path: Path, rng: Random, durability: Durability
 ) -> None:
-    """The next one already waits for the name, others send in between, and every input has its outputs once."""
+    """After each of many killed owners the next one continues, and every input has its outputs once."""
     numbers, texts = open_both(path, durability)
     with numbers, texts, numbers.sender() as tx, texts.sender() as other:
         sent = 0

@@ -52,7 +52,7 @@ def message(number: int) -> bytes:
 @LOOPS
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 def test_others_wait_and_can_be_cancelled(workers: Workers, path: Path, loop: str, durability: Durability) -> None:
-    """`send` waits and `send_nowait` raises `WouldBlock`; a cancelled `send` sent nothing; readers keep reading."""
+    """While a writer is stopped `send` waits and can be cancelled, `send_nowait` raises, and readers continue."""
 
     async def work(channel: FileChannel[bytes], stopped: Child) -> None:
         with channel.sender() as tx, channel.replay(stop=None) as rx:
@@ -83,7 +83,7 @@ def test_others_wait_and_can_be_cancelled(workers: Workers, path: Path, loop: st
 
 @LOOPS
 def test_a_flush_that_waits_keeps_no_event_loop_waiting(workers: Workers, path: Path, loop: str) -> None:
-    """While another thread of the process waits for the stopped writer too, sends wait as they do without it."""
+    """While a flush in a thread waits for a stopped writer, sends of tasks wait as they do without it."""
 
     async def work(channel: FileChannel[bytes], stopped: Child) -> None:
         async with anyio.create_task_group() as group:
@@ -103,7 +103,7 @@ def test_a_flush_that_waits_keeps_no_event_loop_waiting(workers: Workers, path: 
 
 
 def test_readers_of_other_processes_continue(workers: Workers, path: Path) -> None:
-    """Processes that had the channel open, and those that open it now, read what is published, and later the rest."""
+    """While a writer is stopped other processes, also new ones, read what is published, and later the rest."""
     anyio.run(create, path)
     early = workers.start(read, path, 20)
     early.meet()
@@ -121,7 +121,7 @@ def test_readers_of_other_processes_continue(workers: Workers, path: Path) -> No
 
 
 def test_another_process_waits_for_a_stopped_one(workers: Workers, path: Path) -> None:
-    """What others send arrives when the stopped one has resumed; nothing overtakes or overwrites it."""
+    """What others send arrives after a stopped writer has resumed, and overwrites nothing."""
     anyio.run(create, path)
     other = workers.start(obey, path)
     other.meet()
@@ -136,7 +136,7 @@ def test_another_process_waits_for_a_stopped_one(workers: Workers, path: Path) -
 
 
 def test_a_stopped_process_can_be_killed(workers: Workers, path: Path) -> None:
-    """When it is dead, its lock is taken over: waiting senders continue."""
+    """After a stopped writer is killed waiting senders take its lock over and continue."""
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:

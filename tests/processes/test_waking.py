@@ -36,13 +36,13 @@ def play(*children: Child) -> None:
 @pytest.mark.parametrize("one", list(BACKENDS))
 @pytest.mark.parametrize("other", list(BACKENDS))
 def test_ping_pong(workers: Workers, path: Path, one: str, other: str) -> None:
-    """Two processes wake each other some hundred times, and no wakeup is lost, although none rescans."""
+    """Two processes wake each other hundreds of times without rescanning, and no wakeup is lost."""
     play(workers.start(answer, path, backend=one), workers.start(ask, path, 300, backend=other))
 
 
 @pytest.mark.parametrize("polls", ["one", "both"])
 def test_polling(workers: Workers, path: Path, polls: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With FILECHANNEL_POLL=1 a process looks again from time to time, and others may wait as they do."""
+    """With FILECHANNEL_POLL=1 a process polls, and others may wait without polling."""
     other = workers.start(answer, path) if polls == "one" else None
     monkeypatch.setenv("FILECHANNEL_POLL", "1")
     other = other or workers.start(answer, path, True, method="spawn")
@@ -50,7 +50,7 @@ def test_polling(workers: Workers, path: Path, polls: str, monkeypatch: pytest.M
 
 
 def test_several_loops_in_several_threads(workers: Workers, path: Path) -> None:
-    """Each message of another process wakes every loop of a process, each of another kind in its own thread."""
+    """A message of another process wakes every event loop of a process, in threads of their own."""
     names = [*BACKENDS, *BACKENDS]
 
     async def run() -> None:
@@ -70,7 +70,7 @@ def test_several_loops_in_several_threads(workers: Workers, path: Path) -> None:
 
 
 def test_in_the_slot_of_a_waiter_that_died(workers: Workers, path: Path) -> None:
-    """A process that gets the slot of one that died waiting is woken, even if the wakeup came while it joined."""
+    """A process that gets the slot of a dead waiter is woken, also by a wakeup that came while it joined."""
 
     async def run() -> None:
         async with open_channel(path, bytes) as channel, channel.sender() as tx:

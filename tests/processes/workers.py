@@ -31,11 +31,11 @@ PRELOAD = ["trio", "uvloop", "anyio._backends._asyncio", "pytest", "tests.proces
 
 def until(condition: Callable[[], object], what: str = "", timeout: float = TIMEOUT) -> float:
     """Poll until a condition is true, and return how long that took; fail if it never is."""
-    begun = time.monotonic()
+    started = time.monotonic()
     while not condition():
-        assert time.monotonic() < begun + timeout, f"not after {timeout} s: {what or inspect.getsource(condition)}"
+        assert time.monotonic() < started + timeout, f"not after {timeout} s: {what or inspect.getsource(condition)}"
         time.sleep(0.001)
-    return time.monotonic() - begun
+    return time.monotonic() - started
 
 
 class Link:

@@ -39,7 +39,7 @@ def _in_child(read: int, write: int) -> bytes:
 
 @pytest.mark.usefixtures("resets")
 def test_functions_are_called_in_the_order_of_their_phases() -> None:
-    """Whatever the order in which they were registered; in a child of a child as well."""
+    """Fork functions are called in the order of their phases, however they were registered, also in grandchildren."""
     read, write = os.pipe()
     for phase in (Phase.CHANNELS, Phase.DESCRIPTORS, Phase.STORES, Phase.PRIMITIVES, Phase.THREADS):
         reset_in_child(phase, lambda phase=phase: os.write(write, b"%d" % phase))  # type: ignore[misc]
@@ -49,7 +49,7 @@ def test_functions_are_called_in_the_order_of_their_phases() -> None:
 
 
 def test_an_error_keeps_no_other_function_from_being_called(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first one is raised at the end, and the interpreter reports it."""
+    """After an error every other fork function is called, and the first error is reported at the end."""
     # Only the functions of this test: they are called in this process, which keeps its threads.
     monkeypatch.setattr(fork_registry, "_resets", {phase: [] for phase in Phase})
     read, write = os.pipe()
@@ -69,7 +69,7 @@ def test_an_error_keeps_no_other_function_from_being_called(monkeypatch: pytest.
 
 
 def test_a_lock_is_held_while_the_process_forks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is released in both processes, by the functions that were given."""
+    """A lock that is registered with fork functions is held during the fork, and released in both processes."""
     lock = Lock()
     kept: dict[str, object] = {}
     monkeypatch.setattr(fork_registry.os, "register_at_fork", lambda **functions: kept.update(functions))
@@ -80,7 +80,7 @@ def test_a_lock_is_held_while_the_process_forks(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_threads_fork_at_the_same_time() -> None:
-    """Each child resets everything, and ends."""
+    """When several threads fork at the same time each child resets everything and ends."""
 
     def fork() -> None:
         for _ in range(10):
@@ -93,7 +93,7 @@ def test_threads_fork_at_the_same_time() -> None:
 
 
 def test_no_other_module_registers_functions_with_the_interpreter() -> None:
-    """The order would depend on the order of imports."""
+    """No other module calls `os.register_at_fork`, because the order would depend on imports."""
     source = Path(filechannel.__file__).parent
     found = [path.name for path in source.rglob("*.py") if re.search(r"register_at_fork\(", path.read_text())]
     assert found == ["fork_registry.py"]

@@ -55,7 +55,7 @@ class Calls:
 
 
 def test_a_function_is_called_once_for_all_requests_until_then(lane: Lane) -> None:
-    """A request after the call causes another one, also after the thread has ended."""
+    """A scheduled function is called once for all requests before the call, and again for one after it."""
     calls = Calls()
     timed = TimedCall(lane, calls)
     for _ in range(3):
@@ -68,7 +68,7 @@ def test_a_function_is_called_once_for_all_requests_until_then(lane: Lane) -> No
 
 
 def test_a_function_is_called_again_as_long_as_it_returns_a_time(lane: Lane) -> None:
-    """Until it returns None."""
+    """A scheduled function is called again at the time it returns, until it returns None."""
     calls = Calls(0.001)
     TimedCall(lane, calls).request(0.0)
     for _ in range(5):
@@ -78,7 +78,7 @@ def test_a_function_is_called_again_as_long_as_it_returns_a_time(lane: Lane) -> 
 
 
 def test_functions_are_called_in_the_order_of_their_times(lane: Lane) -> None:
-    """Whatever the order of the requests; those of the same time in the order of the requests."""
+    """Scheduled functions are called in the order of their times, and those of one time in that of the requests."""
     order = SimpleQueue[float]()
     many = {seconds: TimedCall(lane, lambda seconds=seconds: order.put(seconds)) for seconds in (0.15, 0.05, 0.2, 0.1)}  # type: ignore[misc]
     for seconds, timed in many.items():
@@ -87,7 +87,7 @@ def test_functions_are_called_in_the_order_of_their_times(lane: Lane) -> None:
 
 
 def test_an_earlier_request_wakes_a_thread_that_sleeps_for_long(lane: Lane) -> None:
-    """A later one does not: the thread sees it when it wakes up anyway."""
+    """An earlier request wakes the sleeping thread, and a later one does not."""
     slow, quick = TimedCall(lane, Calls()), Calls()
     slow.request(3600)
     until(lambda: time.monotonic() + 60 < lane.wakes_at < float("inf"))
@@ -104,7 +104,7 @@ def test_an_earlier_request_wakes_a_thread_that_sleeps_for_long(lane: Lane) -> N
 
 
 def test_a_cancelled_function_is_not_called_and_its_function_is_released(lane: Lane) -> None:
-    """At once, however late it would be due; the thread ends when it is asked to look."""
+    """A cancelled function is not called, and is released at once; the thread ends when it is woken."""
     calls = Calls()
     released = weakref.ref(calls)
     timed = TimedCall(lane, calls)
@@ -122,7 +122,7 @@ def test_a_cancelled_function_is_not_called_and_its_function_is_released(lane: L
 
 
 def test_a_function_that_is_cancelled_during_its_call_is_not_called_again(lane: Lane) -> None:
-    """Although it returned a time."""
+    """A function that is cancelled during its call is not called again, although it returned a time."""
     calls: list[int] = []
 
     def call() -> float:
@@ -137,29 +137,29 @@ def test_a_function_that_is_cancelled_during_its_call_is_not_called_again(lane: 
 
 
 def test_a_request_during_the_call_causes_another_one(lane: Lane) -> None:
-    """Also if the call returns None: what it did may have been too early for the request."""
-    begun, go, calls = SimpleQueue[None](), SimpleQueue[None](), list[int]()
+    """A request during the call causes another call, also if the function returned None."""
+    started, go, calls = SimpleQueue[None](), SimpleQueue[None](), list[int]()
 
     def call() -> None:
         calls.append(1)
-        begun.put(None)
+        started.put(None)
         go.get(timeout=TIMEOUT)
 
     timed = TimedCall(lane, call)
     timed.request(0.0)
-    begun.get(timeout=TIMEOUT)
+    started.get(timeout=TIMEOUT)
     assert not timed.is_requested
     timed.request(0.0)
     assert timed.is_requested
     go.put(None)
-    begun.get(timeout=TIMEOUT)
+    started.get(timeout=TIMEOUT)
     go.put(None)
     until(lambda: not _threads())
     assert len(calls) == 2
 
 
 def test_an_error_is_logged_and_ends_that_call_alone(lane: Lane, caplog: pytest.LogCaptureFixture) -> None:
-    """Other functions of the lane are called, and the failed one too if it is requested again."""
+    """An error of a scheduled function is logged, and the other functions are called, and that one on request."""
     failed, calls = SimpleQueue[None](), Calls(0.001)
 
     def fail() -> None:
@@ -179,7 +179,7 @@ def test_an_error_is_logged_and_ends_that_call_alone(lane: Lane, caplog: pytest.
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again_by_the_next_request(lane: Lane) -> None:
-    """Of the same function or of another one; the thread serves both."""
+    """If the thread cannot be started the next request of any function starts it, and it serves both."""
     first, second = Calls(), Calls()
     timed = TimedCall(lane, first)
     with no_more_threads():
@@ -198,7 +198,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again_by_the_next_request(lane
 
 
 def test_a_lane_that_polls_is_woken_by_the_first_request_alone(monkeypatch: pytest.MonkeyPatch, lane: Lane) -> None:
-    """The others do nothing but append to a queue, and are called soon all the same."""
+    """A lane that polls is woken by its first request, and other requests only append to a queue."""
     calls, woken = Calls(), list[None]()
     lane.polls_for = 3600.0
     timed = TimedCall(lane, calls)
@@ -217,7 +217,7 @@ def test_a_lane_that_polls_is_woken_by_the_first_request_alone(monkeypatch: pyte
 
 
 def test_a_thread_lingers_so_that_the_next_request_does_not_start_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A request that is due later than the thread would end does not even wake it."""
+    """A thread without calls lingers, and a request that is due later than that does not wake it."""
     monkeypatch.setattr(scheduler, "LINGER_SECONDS", 0.2)
     lane, calls = Lane(NAME), Calls()
     timed = TimedCall(lane, calls)
@@ -233,7 +233,7 @@ def test_a_thread_lingers_so_that_the_next_request_does_not_start_one(monkeypatc
 
 
 def test_cancelled_calls_do_not_pile_up(lane: Lane) -> None:
-    """As with leases of messages that are handled quickly: neither unseen requests nor the heap grow without bound."""
+    """Neither unseen requests nor the heap of a lane grow with cancelled calls."""
     keeps_it_awake = TimedCall(lane, Calls())
     keeps_it_awake.request(3600.0)
     most = 0
@@ -258,7 +258,7 @@ def test_cancelled_calls_do_not_pile_up(lane: Lane) -> None:
 
 
 def test_requests_of_many_threads_are_all_followed(lane: Lane) -> None:
-    """With threads of the lane that end and start all the time."""
+    """Requests of many threads are all carried out, while threads of the lane end and start."""
     rounds, count = 200, 4
     all_calls = [Calls() for _ in range(count)]
 
@@ -275,7 +275,7 @@ def test_requests_of_many_threads_are_all_followed(lane: Lane) -> None:
 
 @pytest.mark.skipif(threading.current_thread() is not threading.main_thread(), reason="needs signals")
 def test_a_request_that_a_signal_handler_interrupts_is_made_up_for_by_the_next(lane: Lane) -> None:
-    """Wherever it was interrupted, no lock stays held, and the next request is followed."""
+    """After a signal handler interrupts a request at any line no lock is held, and the next request is carried out."""
 
     def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
@@ -304,7 +304,7 @@ def test_a_request_that_a_signal_handler_interrupts_is_made_up_for_by_the_next(l
 
 
 def test_the_priority_of_a_lane_is_its_own() -> None:
-    """Compression has a low one; the process and the other lanes keep theirs."""
+    """The thread of compression has a low priority, and the process and other lanes keep theirs."""
     before = os.getpriority(os.PRIO_PROCESS, 0)
     found: SimpleQueue[int] = SimpleQueue()
 
@@ -318,7 +318,7 @@ def test_the_priority_of_a_lane_is_its_own() -> None:
 
 
 def test_leases_and_the_watchdog_do_not_wait_for_other_lanes() -> None:
-    """Although flushing, maintenance and compression wait for a disk that does not answer."""
+    """Leases and the watchdog are on time although flushing, maintenance and compression wait for the disk."""
     stuck, free = SimpleQueue[None](), SimpleQueue[None]()
     blocked = (FLUSH_LANE, scheduler.MAINTENANCE_LANE, COMPRESSION_LANE)
     for lane in blocked:
@@ -335,7 +335,7 @@ def test_leases_and_the_watchdog_do_not_wait_for_other_lanes() -> None:
 
 @forks
 def test_a_forked_child_has_empty_lanes_that_work() -> None:
-    """Whatever the threads of the parent were doing; the same holds for a child of the child."""
+    """A forked child, and a child of it, start with empty lanes, whatever the threads of the parent did."""
     lane, ticking = Lane(NAME), Calls(0.0)
     TimedCall(lane, ticking).request(0.0)
 

@@ -11,12 +11,12 @@ from filechannel._runtime.thread_wakeup import ThreadWakeup
 
 @pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-6])
 def test_a_wait_ends_even_if_its_time_is_over_before_it_sleeps(seconds: float) -> None:
-    """`SimpleQueue.get` blocks forever in this case. The wakeups are new and many: it takes a delay at a bad moment."""
+    """A wait ends although its time is over before it sleeps, where `SimpleQueue.get` would block for ever."""
     assert not any(ThreadWakeup().wait(seconds) for _ in range(10_000))
 
 
 def test_a_wakeup_ends_the_wait_of_another_thread() -> None:
-    """`wait` returns True, and the next one sleeps again."""
+    """A wakeup ends the wait of another thread with True, and the next wait sleeps again."""
     wakeup, woken = ThreadWakeup(), list[bool]()
     thread = threading.Thread(target=lambda: woken.append(wakeup.wait()))
     thread.start()
@@ -27,7 +27,7 @@ def test_a_wakeup_ends_the_wait_of_another_thread() -> None:
 
 
 def test_a_wakeup_before_the_wait_is_not_lost() -> None:
-    """The next `wait` returns at once; several wakeups count as one."""
+    """After a wakeup the next wait returns at once, and several wakeups count as one."""
     wakeup = ThreadWakeup()
     wakeup.wake()
     wakeup.wake()
@@ -38,7 +38,7 @@ def test_a_wakeup_before_the_wait_is_not_lost() -> None:
 
 
 def test_a_cleared_wakeup_is_forgotten() -> None:
-    """Clearing works whether or not it was woken."""
+    """A wakeup that was cleared does not end the next wait."""
     wakeup = ThreadWakeup()
     wakeup.clear()
     wakeup.wake()
@@ -47,7 +47,7 @@ def test_a_cleared_wakeup_is_forgotten() -> None:
 
 
 def test_a_time_limit_may_be_as_long_as_you_like() -> None:
-    """Longer ones than the system can wait for do not raise."""
+    """A time limit that is longer than the system supports does not raise."""
     wakeup = ThreadWakeup()
     wakeup.wake()
     assert wakeup.wait(float("1e300"))

@@ -39,7 +39,7 @@ def _threads(name: str) -> int:
 
 
 def test_work_is_done_by_a_thread_of_the_pool() -> None:
-    """All work runs in threads of that name, of which there are no more than allowed."""
+    """Work runs in threads of the pool, which have its name and a limited number."""
     pool, done = ThreadPool("filechannel-a-few", 3), SimpleQueue[str]()
     for _ in range(100):
         pool.do(lambda: done.put(threading.current_thread().name))
@@ -48,7 +48,7 @@ def test_work_is_done_by_a_thread_of_the_pool() -> None:
 
 
 def test_work_does_not_wait_for_other_work() -> None:
-    """As long as there may be more threads."""
+    """Work does not wait for other work while the pool may start threads."""
     pool, done, may_continue = ThreadPool("filechannel-pool", 2), SimpleQueue[int](), Flag()
     pool.do(lambda: may_continue.wait(TIMEOUT))
     pool.do(lambda: done.put(1))
@@ -57,7 +57,7 @@ def test_work_does_not_wait_for_other_work() -> None:
 
 
 def test_threads_without_work_end_but_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last one stays, so that work in the queue always has a thread."""
+    """Idle threads end except for the last one, which takes what comes into the queue."""
     monkeypatch.setattr(threads, "_IDLE_SECONDS", 0.01)
     pool, arrived, may_continue = ThreadPool("filechannel-ending", 3), SimpleQueue[None](), Flag()
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_threads_without_work_end_but_for_one(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_work_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """And the thread does the next piece of work."""
+    """An error of the work is logged, and the thread continues with the next."""
     pool, done = ThreadPool("filechannel-pool", 1), SimpleQueue[int]()
     pool.do(_failing(7))
     pool.do(lambda: done.put(1))
@@ -80,7 +80,7 @@ def test_work_that_fails_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_without_a_thread_the_caller_gets_an_error() -> None:
-    """Then nothing was handed over; a single thread does everything."""
+    """If no thread can be started the caller gets an error and nothing is queued; a single thread does all work."""
     pool, done = ThreadPool("filechannel-pool", 2), SimpleQueue[int]()
     with no_more_threads():
         with pytest.raises(RuntimeError):
@@ -94,7 +94,7 @@ def test_without_a_thread_the_caller_gets_an_error() -> None:
 
 @pytest.mark.parametrize("limited", [False, True], ids=["with threads", "without threads"])
 def test_all_is_done_before_an_error_is_raised(monkeypatch: pytest.MonkeyPatch, *, limited: bool) -> None:
-    """A caller that gets the first failure knows that nothing runs any more, also where there are no threads."""
+    """An error of one piece of work is raised when all are done, also without threads."""
     monkeypatch.setitem(threads._pools, "flush", ThreadPool("filechannel-pool", 3))
     done: list[int] = []
     work = [_failing(1), lambda: done.append(2), _failing(3), lambda: done.append(4)]
@@ -106,7 +106,7 @@ def test_all_is_done_before_an_error_is_raised(monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_a_flag_lets_a_thread_wait() -> None:
-    """Until it is set, or for so long."""
+    """A thread waits for a flag until it is set or the time is over."""
     flag = Flag()
     assert not flag.wait(0.01)
     timer = threading.Timer(0.01, flag.set)
@@ -119,7 +119,7 @@ def test_a_flag_lets_a_thread_wait() -> None:
 
 
 def test_what_was_handed_over_is_done_before_the_interpreter_exits() -> None:
-    """Although the threads are daemons."""
+    """Queued work is done before the interpreter exits, although the threads are daemons."""
     program = """if True:
         import time
         from filechannel._runtime.threads import background_threads
@@ -131,7 +131,7 @@ def test_what_was_handed_over_is_done_before_the_interpreter_exits() -> None:
 
 
 def test_work_that_does_not_end_does_not_keep_the_interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a while it exits all the same."""
+    """Work that does not end keeps the interpreter from exiting only for a while."""
     monkeypatch.setattr(threads, "_LONGEST_EXIT_SECONDS", 0.05)
     pool, may_continue = ThreadPool("filechannel-pool", 1), Flag()
     monkeypatch.setitem(threads._pools, "background", pool)

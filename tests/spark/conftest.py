@@ -35,8 +35,8 @@ def java() -> str | None:
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     if found is None:
         return None
-    told = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
-    version = re.search(r'version "(\d+)', told)
+    output = subprocess.run([found, "-version"], capture_output=True, text=True, check=False).stderr
+    version = re.search(r'version "(\d+)', output)
     return found if version and int(version[1]) >= 17 else None
 
 

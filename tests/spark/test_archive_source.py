@@ -70,7 +70,7 @@ def finished(path: Path) -> int:
 
 
 def test_what_is_finished_is_copied_once(path: Path, archive: str) -> None:
-    """Each call copies what was finished since; the archive is read without the channel, with its numbers."""
+    """Each shipment copies what was finished since the last one, and the archive is read without the channel."""
     fill(path, orders(1000), segment_size=4096)
     first = ship(path, archive)
     assert (first.present, first.gaps, len(names(archive))) == (0, 0, first.segments)
@@ -88,7 +88,7 @@ def test_what_is_finished_is_copied_once(path: Path, archive: str) -> None:
 
 
 def test_compressed_segments_are_shipped_unchanged(path: Path, archive: str) -> None:
-    """Segments that the channel has compressed are copied byte by byte, the others are compressed on the way."""
+    """Compressed segments are copied byte by byte, and plain ones are compressed on the way."""
     fill(path, orders(500), segment_size=4096)
     with opened_to_write(path) as store:
         compressed = compress_all(store, block_size=512)
@@ -100,7 +100,7 @@ def test_compressed_segments_are_shipped_unchanged(path: Path, archive: str) -> 
 
 
 def test_a_channel_that_is_sealed_is_copied_to_its_end(path: Path, archive: str) -> None:
-    """A sealed channel's last segment is never appended to again."""
+    """The last segment of a sealed channel is shipped, because it never changes."""
     fill(path, orders(300), segment_size=4096)
     with open_channel(path, Order) as channel:
         channel.seal()
@@ -109,7 +109,7 @@ def test_a_channel_that_is_sealed_is_copied_to_its_end(path: Path, archive: str)
 
 
 def test_what_is_cut_off_or_damaged_is_copied_again(path: Path, archive: str) -> None:
-    """A short file is noticed at once, a changed byte by `verify`; if only the archive had it, an error says so."""
+    """A short file in the archive is copied again at once, and a changed one with `verify` if the channel has it."""
     fill(path, orders(1000), segment_size=4096)
     ship(path, archive)
     one, other = (segments(archive) / name for name in names(archive)[2:4])
@@ -129,7 +129,7 @@ def test_what_is_cut_off_or_damaged_is_copied_again(path: Path, archive: str) ->
 
 
 def test_nothing_is_removed_before_it_was_shipped(path: Path, archive: str) -> None:
-    """Under a consumer's name the channel keeps what is not in the archive, and reclaims what is."""
+    """With a consumer name the channel keeps what is not in the archive, and reclaims the rest."""
     once = Retention(after_consumed="delete")
     fill(path, orders(200), segment_size=4096, retention=once)
     ship(path, archive, consumer="archive")
@@ -146,8 +146,10 @@ def test_nothing_is_removed_before_it_was_shipped(path: Path, archive: str) -> N
     assert ids(archive) == list(range(finished(path)))
 
 
-def test_what_is_missing_is_told(path: Path, archive: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Messages that were deleted before they were shipped leave a gap, which is counted, and no reader passes over."""
+def test_messages_missing_in_the_archive_are_counted(
+    path: Path, archive: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages that were deleted before they were shipped leave a counted gap, at which readers raise."""
     fill(path, orders(300), segment_size=4096)
     ship(path, archive)
     with open_channel(path, Order) as channel, channel.sender() as sender:
@@ -161,7 +163,7 @@ def test_what_is_missing_is_told(path: Path, archive: str, caplog: pytest.LogCap
 
 
 def test_an_archive_belongs_to_one_channel(path: Path, archive: str, tmp_path: Path) -> None:
-    """Another channel is refused, and nothing changes."""
+    """An archive refuses segments of another channel, and does not change."""
     fill(path, orders(300), segment_size=4096)
     fill(tmp_path / "other", orders(300), segment_size=4096)
     ship(path, archive)
@@ -174,9 +176,7 @@ def test_an_archive_belongs_to_one_channel(path: Path, archive: str, tmp_path: P
 
 
 def test_a_damaged_end_is_an_error(path: Path, archive: str) -> None:
-    """Readers of an archive whose last segment cannot be opened get an error that names it; the next shipment copies it
-    again.
-    """
+    """An archive whose last segment is damaged raises an error that names it, and the next shipment copies it again."""
     fill(path, orders(300), segment_size=4096)
     ship(path, archive)
     last = segments(archive) / names(archive)[-1]
@@ -188,7 +188,7 @@ def test_a_damaged_end_is_an_error(path: Path, archive: str) -> None:
 
 
 def test_a_killed_shipment_is_resumed(path: Path, archive: str) -> None:
-    """Every file with its final name is complete; the next shipment resumes, and deletes what was left half done."""
+    """After a shipment was killed every file with its final name is complete, and the next one continues."""
     fill(path, orders(20_000), segment_size=4096)
     program = "import sys; from filechannel.spark import ship; ship(sys.argv[1], sys.argv[2])"
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
@@ -210,7 +210,7 @@ def test_a_killed_shipment_is_resumed(path: Path, archive: str) -> None:
 
 
 def test_spark_reads_an_archive(spark: SparkSession, path: Path, archive: str) -> None:
-    """`archive` replaces `path`; columns, offsets and splits are those of the channel."""
+    """With `archive` instead of `path` Spark reads columns, offsets and splits of the channel."""
     fill(path, orders(1000), segment_size=4096)
     ship(path, archive)
     expected = finished(path)
@@ -228,7 +228,7 @@ def test_spark_reads_an_archive(spark: SparkSession, path: Path, archive: str) -
 
 
 def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path, archive: str) -> None:
-    """By way of Hadoop: the same archive, and rows from files that Spark hands to the workers."""
+    """Through Hadoop Spark ships the same archive, and reads rows from files that it gives to the workers."""
     fill(path, orders(1000), segment_size=4096)
     assert ship(path, archive, spark=spark).segments > 5
     assert ship(path, archive, spark=spark, verify=True).segments == 0
@@ -260,7 +260,7 @@ def test_spark_ships_and_reads_where_only_it_can(spark: SparkSession, path: Path
 
 @pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
 def test_the_command_ships_through_hadoop(path: Path, archive: str) -> None:
-    """`filechannel ship --hadoop` starts its own Spark, and ships what Arrow then finds."""
+    """`filechannel ship --hadoop` starts its own Spark, and ships an archive that Arrow reads."""
     fill(path, orders(1000), segment_size=4096)
     environment = dict(os.environ, PYTHONPATH=os.pathsep.join([str(ROOT), str(ROOT / "src")]))
     command = [sys.executable, "-m", "filechannel", "ship", str(path), archive, "--hadoop", "--json"]

@@ -34,7 +34,7 @@ def read(path: Path, most: int = 10**9, **limits: int) -> list[list[dict[str, An
 
 
 def test_batches_have_at_most_so_many_messages(path: Path) -> None:
-    """Across the ends of segments, too; sequences continue from batch to batch."""
+    """A batch has at most the given number of messages, across segments, and sequences continue in the next one."""
     fill(path, orders(100), segment_size=4096)
     found = read(path, 30)
     assert [len(batch) for batch in found] == [30, 30, 30, 10]
@@ -44,7 +44,7 @@ def test_batches_have_at_most_so_many_messages(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 50, 300, 5000])
 def test_batches_have_at_most_so_many_bytes(path: Path, size: int) -> None:
-    """A message that is larger than a batch may be has one for itself."""
+    """A batch has at most the given number of bytes, except for one message that is larger."""
     messages = [Order(number, "x" * (number * 37 % 700)) for number in range(60)]
     fill(path, messages, segment_size=4096)
     found = read(path, size=size)
@@ -57,7 +57,7 @@ def test_batches_have_at_most_so_many_bytes(path: Path, size: int) -> None:
 
 
 def test_what_comes_before_damage_is_read(path: Path) -> None:
-    """The error names the offset of the damage, and comes behind the last whole message."""
+    """Messages before damage are read, and the error has the offset of the damage."""
     fill(path, orders(50))
     (segment,) = (path / "segments").glob("*.seg")
     rows = [row for batch in read(path) for row in batch]
@@ -75,7 +75,7 @@ def test_what_comes_before_damage_is_read(path: Path) -> None:
 
 
 def test_compressed_segments_have_the_same_rows(path: Path) -> None:
-    """Also where messages are larger than a block, and in batches that end anywhere."""
+    """A compressed segment has the rows of the plain one, for any message and batch size."""
     fill(path, [Order(number, "x" * (number * 37 % 700)) for number in range(200)], segment_size=4096)
     plain = read(path, 30, size=3000)
     with opened_to_write(path) as store:
@@ -84,7 +84,7 @@ def test_compressed_segments_have_the_same_rows(path: Path) -> None:
 
 
 def test_what_comes_before_damage_in_a_compressed_segment_is_read(path: Path) -> None:
-    """The error says what is wrong with the block."""
+    """Messages before a damaged block are read, and the error says what is wrong with the block."""
     fill(path, orders(300), segment_size=4096)
     rows = [row for batch in read(path) for row in batch]
     manifest, schema = channel_at(path, None)
@@ -105,7 +105,7 @@ def test_what_comes_before_damage_in_a_compressed_segment_is_read(path: Path) ->
 
 
 def test_a_task_continues_when_its_segment_is_compressed(path: Path) -> None:
-    """The segment is compressed halfway and its file is recycled: the rest is read from the compressed segment."""
+    """A task continues in the compressed segment when its plain file is compressed and recycled halfway."""
     fill(path, orders(300), segment_size=4096)
     options = ReadOptions.of_batch({"path": str(path), "arrowBatchRecords": "10", "includeMetadata": "true"})
     columns = find_channels(options)[0].table.spark
@@ -123,7 +123,7 @@ def test_a_task_continues_when_its_segment_is_compressed(path: Path) -> None:
 
 
 def test_a_message_that_is_none_of_the_type(path: Path) -> None:
-    """A valid record that does not fit the columns is reported with its field and payload."""
+    """A record that does not fit the columns raises an error with its field and payload."""
     fill(path, [{"id": 1}, {"id": "a"}], dict[str, int | str])
     schema = channel_at(path, None)[1]
     assert schema.root.kind == "dict"
@@ -135,7 +135,7 @@ def test_a_message_that_is_none_of_the_type(path: Path) -> None:
 
 
 def test_schema_of_types() -> None:
-    """The columns of a type, without a channel; an error names the field that has none."""
+    """The columns of a type are known without a channel, and an error names a field that has none."""
     assert schema_of(Order).simpleString() == "struct<id:bigint,sku:string,qty:bigint,price:double,note:string>"
     assert schema_of(dict[str, list[int]]).simpleString() == "struct<value:map<string,array<bigint>>>"
     assert schema_of(int | str).simpleString() == "struct<payload:binary>"

@@ -90,7 +90,7 @@ def stream_tasks(path: Path, parts: int = 4) -> tuple[Any, list[Task]]:
 
 @pytest.mark.parametrize("planned", [batch_tasks, stream_tasks])
 def test_a_task_refuses_another_channel(planned: Callable[[Path], tuple[Any, list[Task]]], path: Path) -> None:
-    """Each of its tasks, before the first row, with the host, the path and both ids."""
+    """Each task refuses another channel before its first row, and the error has host, path and both ids."""
     ids = two_channels(path)
     reader, tasks = planned(path)
     assert len(tasks) == 4
@@ -112,7 +112,7 @@ def test_a_task_reads_no_row_of_a_copy_that_was_written_to(
     durability: Durability,
     path: Path,
 ) -> None:
-    """The copy has the same id. What it has in common is read, anything else is an error, and none is left out."""
+    """A task reads the messages that a copy shares with the channel, and refuses any other row."""
     diverged_copies(path, common, durability=durability)
     for _ in range(2):  # planned in the one and read in the other, and the other way round
         reader, tasks = planned(path, parts)
@@ -130,7 +130,7 @@ def test_a_task_reads_no_row_of_a_copy_that_was_written_to(
 
 @pytest.mark.parametrize("planned", [batch_tasks, stream_tasks])
 def test_a_channel_that_grows_is_the_same(planned: Callable[[Path], tuple[Any, list[Task]]], path: Path) -> None:
-    """Sending more, compressing finished segments and moving the directory away and back change nothing for a task."""
+    """A channel that grows, is compressed, or is moved away and back is the same for a task."""
     fill(path, orders(400), segment_size=4096)
     reader, tasks = planned(path)
     fill(path, orders(400, 400))
@@ -142,7 +142,7 @@ def test_a_channel_that_grows_is_the_same(planned: Callable[[Path], tuple[Any, l
 
 
 def test_a_frame_that_is_read_again_refuses_another_channel(spark: SparkSession, path: Path) -> None:
-    """Spark keeps the plan of a frame: with a real session, the second action finds the other directory."""
+    """The second action on a frame of a real session refuses a directory that was replaced."""
     ids = two_channels(path)
     frame = spark.read.format("filechannel").option("numPartitions", "4").load(str(path))
     assert frame.count() == 400
@@ -153,7 +153,7 @@ def test_a_frame_that_is_read_again_refuses_another_channel(spark: SparkSession,
 
 
 def test_a_stream_refuses_another_channel(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """The directory is replaced while a batch runs: what planned it has the channel open, its tasks do not."""
+    """The tasks of a stream refuse a directory that was replaced during a batch."""
     ids = two_channels(path)
     seen: list[int] = []
 
@@ -178,7 +178,7 @@ def test_a_stream_refuses_another_channel(spark: SparkSession, path: Path, tmp_p
 
 
 def test_a_checkpoint_belongs_to_one_of_two_copies(path: Path) -> None:
-    """A stream that is restarted on a copy of its channel resumes only where both are the same."""
+    """A stream that restarts on a copy of its channel continues only where both are the same."""
     diverged_copies(path, 20)
     planner = stream(path)
     start = planner.initialOffset()
@@ -201,7 +201,7 @@ def test_a_checkpoint_belongs_to_one_of_two_copies(path: Path) -> None:
 
 
 def test_a_checkpoint_names_the_segment(path: Path) -> None:
-    """Copies that both continue at the same offset, as after two recoveries, are distinguished by its random id."""
+    """Two copies that continue at the same offset are distinguished by the random id of their segment."""
     fill(path, orders(20), segment_size=4096)
     for name in ("first", "other"):
         shutil.copytree(path, path.with_name(name))  # opened to write, both continue at the same offset
@@ -222,7 +222,7 @@ def test_a_checkpoint_names_the_segment(path: Path) -> None:
 
 
 def test_a_checkpoint_survives_a_repair(path: Path) -> None:
-    """A repaired segment has another id, and is the same to a stream that has read it."""
+    """A stream continues in a segment that was repaired after it was read, and got another id."""
     fill(path, orders(400), segment_size=4096)
     planner = stream(path)
     end = planner.latestOffset(planner.initialOffset(), planner.getDefaultReadLimit())
@@ -245,7 +245,7 @@ def stream(path: Path) -> StreamReader:
 
 
 def test_a_stream_does_not_take_two_copies_for_one(path: Path) -> None:
-    """Two paths with the same channel: an error, where one of them was left out."""
+    """A stream refuses two paths with the same channel."""
     fill(path, orders(10))
     copy = path.with_name("other")
     shutil.copytree(path, copy)
@@ -258,7 +258,7 @@ def test_a_stream_does_not_take_two_copies_for_one(path: Path) -> None:
 
 
 def test_many_channels_are_compared_one_by_one(path: Path) -> None:
-    """The tasks of a channel that is still there read it; those of the one that was replaced do not."""
+    """Tasks of a channel that is still in its directory read it, and those of a replaced one do not."""
     ids = two_channels(path)
     fill(path.with_name("stays"), orders(100, 5000))
     options = {"paths": f'["{path}", "{path.with_name("stays")}"]', "numpartitions": "4"}
@@ -292,7 +292,7 @@ def writers(path: Path) -> list[tuple[Any, list[int]]]:
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["batch", "stream"])
 def test_a_task_stages_nothing_in_another_channel(kind: int, path: Path) -> None:
-    """Neither does the commit publish there, nor an abort remove anything."""
+    """Neither a task, the commit nor an abort of a write changes a channel that replaced another."""
     ids = two_channels(path)
     writer, number = writers(path)[kind]
     staged = writer.write(iter([BATCH]))
@@ -312,7 +312,7 @@ def test_a_task_stages_nothing_in_another_channel(kind: int, path: Path) -> None
 
 @pytest.mark.parametrize("kind", [0, 1], ids=["batch", "stream"])
 def test_what_was_staged_in_a_copy_is_not_published(kind: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A copy on another host has the same id; the commit does not find the file, and names both hosts."""
+    """A commit does not find files that were staged in a copy on another host, and names both hosts."""
     fill(path, orders(10))
     shutil.copytree(path, path.with_name("other"))
     writer, number = writers(path)[kind]
@@ -329,7 +329,7 @@ def test_what_was_staged_in_a_copy_is_not_published(kind: int, path: Path, monke
 
 
 def test_a_write_refuses_another_channel(spark: SparkSession, path: Path) -> None:
-    """With a real session: the directory is replaced while the rows are on their way to the sink."""
+    """A write refuses a directory that is replaced while the rows are sent."""
     ids = two_channels(path)
     source = path.with_name("source")
     fill(source, orders(1))
@@ -349,7 +349,7 @@ def test_a_write_refuses_another_channel(spark: SparkSession, path: Path) -> Non
 
 
 def test_feed_refuses_another_channel(spark: SparkSession, path: Path) -> None:
-    """The sender has one channel open, and the path is that of another."""
+    """`feed` refuses a path whose channel is not that of the sender."""
     ids = two_channels(path)
     frame = spark.createDataFrame([(1, "a")], "id bigint, sku string")
 
@@ -368,7 +368,7 @@ def test_feed_refuses_another_channel(spark: SparkSession, path: Path) -> None:
 
 
 def test_an_archive_that_was_replaced_is_noticed(path: Path) -> None:
-    """The tasks of a batch compare an archive as they compare a channel."""
+    """The tasks of a batch refuse an archive that was replaced."""
     ids = two_channels(path)
     for name in (path, path.with_name("other")):
         with open_channel(name, Order) as channel:

@@ -52,7 +52,7 @@ def as_row(order: Order) -> tuple[Any, ...]:
 
 
 def test_every_message_is_a_row_in_order(spark: SparkSession, path: Path) -> None:
-    """One task reads the messages of a channel in their order, over several segments."""
+    """Each message is a row, in order and across segments, if one task reads them."""
     fill(path, orders(3000), segment_size=16384)
     frame = load(spark, path, numPartitions=1)
     assert frame.schema.simpleString() == "struct<id:bigint,sku:string,qty:bigint,price:double,note:string>"
@@ -61,7 +61,7 @@ def test_every_message_is_a_row_in_order(spark: SparkSession, path: Path) -> Non
 
 
 def test_compressed_segments_are_read_as_others(spark: SparkSession, path: Path) -> None:
-    """Several tasks, and spans that begin and end in blocks."""
+    """Several tasks read compressed segments, with spans that begin and end inside blocks."""
     fill(path, orders(3000), segment_size=16384)
     with opened_to_write(path) as store:
         assert compress_all(store, block_size=1000)
@@ -70,7 +70,7 @@ def test_compressed_segments_are_read_as_others(spark: SparkSession, path: Path)
 
 @pytest.mark.parametrize("parts", [2, 20])
 def test_partitions_share_the_messages(spark: SparkSession, path: Path, parts: int) -> None:
-    """However many tasks there are, each message is in one of them, and the tasks are about the same size."""
+    """Each message is read by one of any number of tasks, which have about the same size."""
     fill(path, orders(3000), segment_size=16384)
     frame = load(spark, path, numPartitions=parts)
     sizes = frame.rdd.mapPartitions(lambda found: [sum(1 for _ in found)]).collect()
@@ -81,7 +81,7 @@ def test_partitions_share_the_messages(spark: SparkSession, path: Path, parts: i
 
 
 def test_what_a_channel_has_now_is_read(spark: SparkSession, path: Path) -> None:
-    """A frame keeps the content of its first read; a new load has what was sent since."""
+    """A frame keeps the messages of its first read, and a new load has those sent since."""
     fill(path, orders(10))
     frame = load(spark, path)
     assert frame.count() == 10
@@ -90,7 +90,7 @@ def test_what_a_channel_has_now_is_read(spark: SparkSession, path: Path) -> None
 
 
 def test_an_empty_channel_is_an_empty_table(spark: SparkSession, path: Path) -> None:
-    """Columns are known without messages."""
+    """An empty channel is an empty table with columns."""
     fill(path, [])
     frame = load(spark, path)
     assert frame.columns == ["id", "sku", "qty", "price", "note"]
@@ -98,7 +98,7 @@ def test_an_empty_channel_is_an_empty_table(spark: SparkSession, path: Path) -> 
 
 
 def test_every_type_that_has_a_column(spark: SparkSession, path: Path) -> None:
-    """Nested, optional, lists, maps, times, decimals: values are read as they were sent, under their Python names."""
+    """Nested, optional, list, map, time and decimal values are read as they were sent, under their Python names."""
     fill(path, [EVERYTHING], Everything)
     (row,) = load(spark, path).collect()
     assert row.asDict(recursive=True) == {
@@ -134,13 +134,13 @@ def test_every_type_that_has_a_column(spark: SparkSession, path: Path) -> None:
 def test_other_kinds_of_messages(
     spark: SparkSession, path: Path, message_type: Any, messages: list[Any], expected: list[Any]
 ) -> None:
-    """A message is a row whatever its type is made of; one without fields is a `value`."""
+    """A message of any type is a row, and one without fields has a column `value`."""
     fill(path, messages, message_type)
     assert rows(load(spark, path)) == expected
 
 
 def test_a_union_is_a_payload(spark: SparkSession, path: Path) -> None:
-    """What Spark has no type for is read as its bytes."""
+    """A union, which has no Spark type, is read as its bytes."""
     import msgspec
 
     messages = [Cancel(1), Refund(2, "late")]
@@ -151,7 +151,7 @@ def test_a_union_is_a_payload(spark: SparkSession, path: Path) -> None:
 
 
 def test_raw_and_json_channels(spark: SparkSession, tmp_path: Path) -> None:
-    """Raw bytes are a payload; JSON has the same columns as MessagePack."""
+    """Raw bytes are a column `payload`, and JSON messages have the columns of MessagePack ones."""
     fill(tmp_path / "raw", [b"a", b""], bytes)
     assert [bytes(row.payload) for row in load(spark, tmp_path / "raw").collect()] == [b"a", b""]
     with open_channel(tmp_path / "json", Order, codec="json") as channel, channel.sender() as sender:
@@ -160,7 +160,7 @@ def test_raw_and_json_channels(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_fewer_columns(spark: SparkSession, path: Path) -> None:
-    """A narrower schema reads only those columns, in its own order, and may say that they can be null."""
+    """A narrower schema reads only its columns, in its order, and may declare them nullable."""
     fill(path, orders(5))
     frame = spark.read.format("filechannel").schema("note string, id bigint").load(str(path))
     assert rows(frame) == [(order.note, order.id) for order in orders(5)]
@@ -169,7 +169,7 @@ def test_fewer_columns(spark: SparkSession, path: Path) -> None:
 
 
 def test_a_field_without_a_column_can_be_left_out(spark: SparkSession, path: Path) -> None:
-    """The error names the field and says how to do without it."""
+    """A field without a Spark type raises an error that names it and says how to leave it out."""
     fill(path, [Mixed(1, "a"), Mixed(2, 3)], Mixed)
     with pytest.raises(PySparkException, match=r"field 'what' is int \| str.*leave the field out of"):
         load(spark, path)
@@ -177,7 +177,7 @@ def test_a_field_without_a_column_can_be_left_out(spark: SparkSession, path: Pat
 
 
 def test_metadata_columns(spark: SparkSession, path: Path) -> None:
-    """`offset` and `sequence` say where a message is: reading begins there again."""
+    """The columns `offset` and `sequence` have the position of a message, at which reading can begin."""
     fill(path, orders(500), segment_size=4096)
     frame = load(spark, path, includeMetadata=True, numPartitions=3)
     found = sorted((row.sequence, row.offset, row.id) for row in frame.collect())
@@ -187,7 +187,7 @@ def test_metadata_columns(spark: SparkSession, path: Path) -> None:
 
 
 def test_reading_between_two_bounds(spark: SparkSession, path: Path) -> None:
-    """Offsets and times bound what is read."""
+    """Offsets and times as bounds limit the rows."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel:
         middle = channel.statistics().write_offset
@@ -201,7 +201,7 @@ def test_reading_between_two_bounds(spark: SparkSession, path: Path) -> None:
 
 
 def test_reading_from_a_consumers_position(spark: SparkSession, path: Path) -> None:
-    """A batch begins behind what a consumer has read, and moves nothing."""
+    """A batch can begin at the position of a consumer, and does not move it."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("audit") as receiver:
         assert len(receiver.receive_many(4)) == 4
@@ -210,7 +210,7 @@ def test_reading_from_a_consumers_position(spark: SparkSession, path: Path) -> N
 
 
 def test_many_channels(spark: SparkSession, tmp_path: Path) -> None:
-    """A glob or a list reads several channels as one table, and says which one a row is from."""
+    """A glob or a list of paths is read as one table with a column for the channel."""
     for name in ("a", "b", "c"):
         fill(tmp_path / f"orders-{name}", orders(5, ord(name)))
     (tmp_path / "orders-not").mkdir()
@@ -222,7 +222,7 @@ def test_many_channels(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_a_type_that_fits(spark: SparkSession, path: Path) -> None:
-    """`type` decodes as that type says, with its defaults."""
+    """With `type` messages are decoded as that type, with its defaults."""
     fill(path, [Older(5, "a")], Older)
     assert rows(load(spark, path, type="tests.spark.messages:Newer")) == [(5, "a", 9)]
 
@@ -278,13 +278,13 @@ def as_struct(columns: str) -> StructType:
     ],
 )
 def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
-    """Planning a read raises an error with the option and what to do."""
+    """Wrong options of a read are refused when it is planned, with the option and what to do."""
     fill(path, orders(5))
     refused(expected, path=path, **options)
 
 
 def test_wrong_paths_are_refused(tmp_path: Path) -> None:
-    """A missing path, something else, nothing at all: each has its own error."""
+    """A missing path, a path of something else, and no path at all each raise an error of their own."""
     (tmp_path / "other").mkdir()
     (tmp_path / "file").write_text("")
     fill(tmp_path / "orders", orders(1))
@@ -306,7 +306,7 @@ def test_wrong_paths_are_refused(tmp_path: Path) -> None:
 
 
 def test_wrong_columns_are_refused(path: Path) -> None:
-    """A schema that asks for a missing column, or for another type, is refused."""
+    """A schema with an unknown column, or with another type, is refused."""
     fill(path, orders(5))
     for columns, expected in (
         ("name string", "messages have no field 'name'; there are id, sku, qty, price, note"),
@@ -319,7 +319,7 @@ def test_wrong_columns_are_refused(path: Path) -> None:
 
 
 def test_errors_come_before_a_job_begins(spark: SparkSession, path: Path) -> None:
-    """Spark raises the error when a frame is made, or at the latest when it is planned."""
+    """An error is raised when a frame is created or planned, before a job begins."""
     with pytest.raises(PySparkException, match="there is no channel at"):
         load(spark, path)
     fill(path, orders(5))
@@ -347,7 +347,9 @@ def test_damage_is_an_error_that_names_the_offset(spark: SparkSession, path: Pat
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
 def test_without_the_extra_it_is_named(missing: str) -> None:
-    """Importing `filechannel.spark` says what to install; what Spark looks for can be imported all the same."""
+    """Without the extra importing `filechannel.spark` says what to install, and the module that Spark looks for
+    imports.
+    """
     program = f"""if True:
         import sys
         sys.modules[{missing!r}] = None
@@ -359,7 +361,7 @@ def test_without_the_extra_it_is_named(missing: str) -> None:
 
 
 def test_spark_finds_the_source_by_itself() -> None:
-    """The package that Spark looks for can be imported, and has the source."""
+    """Spark finds the data source in the package that it looks for."""
     import filechannel.spark
     import pyspark_filechannel
 

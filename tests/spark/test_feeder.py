@@ -47,7 +47,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 async def test_every_row_is_sent(spark: SparkSession, path: Path) -> None:
-    """`feed` sends a frame of several partitions in order, and says how many messages that were."""
+    """`feed` sends a frame of several partitions in order, and returns the number of messages."""
     frame = spark.range(0, 5000, 1, 3).selectExpr("id", "concat('sku-', id) as sku")
     async with open_channel(path, Older) as channel, channel.sender() as sender:
         assert await feed(sender, frame) == 5000
@@ -57,7 +57,7 @@ async def test_every_row_is_sent(spark: SparkSession, path: Path) -> None:
 async def test_the_loop_is_not_held_up(
     spark: SparkSession, path: Path, monkeypatch: pytest.MonkeyPatch, blockbuster: BlockBuster
 ) -> None:
-    """While a large frame is sent, no callback computes for 50 ms, and none waits for a file: the rest are threads."""
+    """While a large frame is sent no callback of the event loop computes for 50 ms or waits for a file."""
     frame = spark.range(0, 300_000, 1, 2).selectExpr("id", "concat('sku-', id) as sku")
     async with open_channel(path, Older) as channel, channel.sender() as sender:
         watch = Watch(monkeypatch)
@@ -71,7 +71,7 @@ async def test_the_loop_is_not_held_up(
 
 
 async def test_memory_stays_bounded(spark: SparkSession, path: Path) -> None:
-    """A frame is never in memory as a whole, nor are its messages."""
+    """`feed` never holds a whole frame, or all of its messages, in memory."""
     frame = spark.range(0, 100_000, 1, 2).selectExpr("id", "repeat(cast(id as string), 100) as sku")
     async with open_channel(path, Older) as channel, channel.sender() as sender:
         tracemalloc.start()
@@ -84,7 +84,7 @@ async def test_memory_stays_bounded(spark: SparkSession, path: Path) -> None:
 
 
 async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Path) -> None:
-    """`feed` waits for capacity, and sends no more at once than the capacity allows."""
+    """`feed` waits for capacity, and sends batches that fit into it."""
     frame = spark.range(0, 500, 1, 1).selectExpr("id", "concat('sku-', id) as sku")
     options = ChannelOptions(capacity=Capacity(max_messages=100))
     async with (
@@ -99,7 +99,7 @@ async def test_a_small_channel_takes_a_large_frame(spark: SparkSession, path: Pa
 
 
 async def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: Path) -> None:
-    """The awaiting task raises the errors: wrong columns at once, a row that is not a message when it is read."""
+    """`feed` raises for wrong columns at once, and for a row that is not a message when it reads it."""
     async with open_channel(path, Older) as channel, channel.sender() as sender:
         with pytest.raises(ValueError, match="a field 'sku', and there is no column"):
             await feed(sender, spark.range(3))
@@ -109,7 +109,7 @@ async def test_a_frame_that_does_not_fit_is_refused(spark: SparkSession, path: P
 
 
 async def test_cancelling_stops_the_job(spark: SparkSession, path: Path) -> None:
-    """A cancelled `feed` takes its Spark job along, and leaves nothing behind."""
+    """Cancelling `feed` cancels its Spark job and leaves nothing behind."""
     frame = spark.range(0, 10**12, 1, 1000).selectExpr("id", "sha2(string(id), 512) as sku").where("sku < '0000000'")
     tracker = spark.sparkContext.statusTracker()
     async with open_channel(path, Older) as channel, channel.sender() as sender:
@@ -125,7 +125,7 @@ async def test_cancelling_stops_the_job(spark: SparkSession, path: Path) -> None
 
 @several_writers
 async def test_a_query_runs_beside_the_loop(spark: SparkSession, tmp_path: Path) -> None:
-    """A feeder copies a stream until it is stopped; its progress can be seen."""
+    """A feeder copies a stream beside the event loop until it is stopped, and shows its progress."""
     source, target = tmp_path / "source", tmp_path / "target"
     await asyncio.to_thread(fill, source, orders(50))
     frame = spark.readStream.format("filechannel").load(str(source)).select("id", "sku")
@@ -143,7 +143,7 @@ async def test_a_query_runs_beside_the_loop(spark: SparkSession, tmp_path: Path)
 
 
 async def test_what_a_query_fails_with_is_raised(spark: SparkSession, tmp_path: Path) -> None:
-    """The waiting task gets the query's error; the wait ends when the query is done."""
+    """The task that waits for a feeder gets the error of its query, or returns when that ends."""
     source, target = tmp_path / "source", tmp_path / "target"
     await asyncio.to_thread(fill, source, orders(5))
     await asyncio.to_thread(fill, target, [], Older)

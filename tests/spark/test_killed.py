@@ -21,7 +21,7 @@ MESSAGES = 2000
 @pytest.mark.soak
 @pytest.mark.skipif(java() is None, reason="no Java 17 or newer: install one or set JAVA_HOME")
 def test_a_killed_query_resumes_exactly_where_it_was(tmp_path: Path, rng: Random) -> None:
-    """The query is killed three times after some batches, at any step."""
+    """After each of three kills at any step a query continues where it was."""
     source, target = tmp_path / "source", tmp_path / "target"
     fill(source, orders(MESSAGES))
     fill(target, [])

@@ -149,13 +149,13 @@ def _look(path: Path, damage: Damage, sent: list[Message], *, readonly: bool, sk
             found = [message[:2] for message in read_all(store, skip=skip)]
             missing = [message for message in sent if message[:2] not in found and damage.is_readable(message, begins)]
             remaining = iter([message[:2] for message in sent])
-            assert all(message in remaining for message in found), "a message that nobody sent"
+            assert all(message in remaining for message in found), "a message that was never sent"
             assert not (all_left and missing), f"lost without need: {[message.offset for message in missing]}"
             assert not all_left or store.control.tail().sequence >= len(sent), "numbers are used twice"
             if not readonly:
                 _open_consumer(store, is_damaged=damage.file.suffix == ".cursor")
-                store.log.append([b"goes on"])
-                assert read_all(store, skip=True)[-1].payload == b"goes on"
+                store.log.append([b"resumes"])
+                assert read_all(store, skip=True)[-1].payload == b"resumes"
     except FileChannelError:
         if skip and not readonly and damage.file.name != "channel.json":
             raise

@@ -149,8 +149,8 @@ def _check_scenario(path: Path, counts: Counts) -> None:
         store.cursors.close(cursor)
         assert store.control.sealed or not counts["sealed"]
         if not store.control.sealed:
-            _send(store, [[b"goes on"]], counts)
-            assert payloads_of(store) == [*found, b"goes on"]
+            _send(store, [[b"resumes"]], counts)
+            assert payloads_of(store) == [*found, b"resumes"]
 
 
 def die_at_every_step(directory: Path, durability: Durability, *, each: bool) -> int:
@@ -203,8 +203,8 @@ def _check_failed(path: Path, counts: Counts) -> None:
         found = payloads_of(store)
         assert len(found) >= counts["sent"]
         if counts["flushed"]:
-            assert store.log.append([b"goes on"]) >= OFFSET_GAP, "an offset is used twice"
-            assert payloads_of(store) == [*found, b"goes on"]
+            assert store.log.append([b"resumes"]) >= OFFSET_GAP, "an offset is used twice"
+            assert payloads_of(store) == [*found, b"resumes"]
         store.log.append([b"and on"])
 
 
@@ -261,8 +261,8 @@ def _check_life(path: Path, counts: Counts) -> None:
     with opened(path, create=False) as store:
         messages = read_all(store)
         for number, message in enumerate(messages):
-            told, index, size = map(int, message.payload.split()[:3])
-            assert told == number == message.sequence, f"message {told} at place {number}"
+            written, index, size = map(int, message.payload.split()[:3])
+            assert written == number == message.sequence, f"message {written} at place {number}"
             assert number - index + size <= len(messages), "half a batch"
         assert len(messages) >= counts["sent"], f"{counts['sent'] - len(messages)} accepted messages are lost"
         cursor = store.cursors.open(CONSUMER)

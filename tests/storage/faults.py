@@ -121,7 +121,7 @@ class FaultyFiles(Files):
 
     @property
     def watch_roll(self) -> Callable[[str], object]:
-        """Fail at any step, or go on."""
+        """Fail at any step, or continue."""
         return lambda step: self._called(step, Path("the next segment"))
 
     def unlink(self, path: Path) -> None:

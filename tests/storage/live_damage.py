@@ -115,7 +115,7 @@ class _Steps:
         """Run one; a documented error is fine."""
         step = f"{self._who}: {name}"
         self._note[:64] = step.encode()[:64].ljust(64)
-        begun = time.monotonic()
+        started = time.monotonic()
         try:
             return call()
         except EXPECTED as error:
@@ -123,8 +123,8 @@ class _Steps:
         except BaseException as error:
             self.wrong.append(f"{step}: {type(error).__name__}: {error}")
         finally:
-            if time.monotonic() - begun > 10:
-                self.wrong.append(f"{step} took {time.monotonic() - begun:.1f} s")
+            if time.monotonic() - started > 10:
+                self.wrong.append(f"{step} took {time.monotonic() - started:.1f} s")
         return None
 
     def check(self, name: str, found: object) -> None:

@@ -45,8 +45,8 @@ LITTLE = Capacity(max_messages=16, on_full="drop_oldest")
 """As much as the largest batch and a little more."""
 
 
-def _let_go_of_processes(store: Store, files: Files) -> None:
-    """Let go of slot and FIFO as a process does that dies: the FIFO stays."""
+def _release_processes(store: Store, files: Files) -> None:
+    """Release slot and FIFO as a process does that dies: the FIFO stays."""
     own = store.wake_fifos.take_own()
     if own is not None:
         files.close(own)
@@ -260,7 +260,7 @@ class Life:
             except DataExpiredError as error:
                 self.story.consumed += error.missed
                 assert self._dropping
-                assert self.story.consumed == self.store.lookup.earliest().sequence, "it was told something wrong"
+                assert self.story.consumed == self.store.lookup.earliest().sequence, "the error is wrong"
             if self._random.random() < 0.2:
                 self._files.observe()
         if self._random.random() < 0.5:
@@ -342,7 +342,7 @@ class Life:
         if self._store is not None:
             self._store.cursors.close_all()
             self._store.segments.close()
-            _let_go_of_processes(self._store, self._files)
+            _release_processes(self._store, self._files)
             self._files.close(self._store._directory.descriptor)
             self._store = None
         self._files.stop_watching()
@@ -424,7 +424,7 @@ class Life:
     def _check_seal(self) -> None:
         story, sealed = self.story, self.store.control.sealed
         assert sealed or not story.seal_promised, "the seal was broken"
-        assert story.sealed or not sealed, "nobody sealed it"
+        assert story.sealed or not sealed, "no process sealed it"
         story.sealed = sealed
 
     def _check_index(self, found: list[Message]) -> None:

@@ -33,7 +33,7 @@ def _damage(segment: Segment, offset: int, size: int, content: bytes | None = No
 
 
 def test_a_damaged_payload_costs_one_message(path: Path) -> None:
-    """The header says where the next record begins."""
+    """A damaged payload costs one message, because its header says where the next one begins."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         _damage(segment, messages[7].offset + RECORD_HEADER_SIZE + 5, 1)
@@ -46,7 +46,7 @@ def test_a_damaged_payload_costs_one_message(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [0, 50, 99])
 def test_a_damaged_length_costs_one_message(path: Path, number: int) -> None:
-    """If the header is damaged too, the next record is searched for."""
+    """If length and payload are damaged one message is lost, because the next record is searched for."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         _damage(segment, messages[number].offset, 4, (3 << 20).to_bytes(4, "little"))
@@ -55,7 +55,7 @@ def test_a_damaged_length_costs_one_message(path: Path, number: int) -> None:
 
 
 def test_a_claimed_end_is_believed_only_if_a_record_begins_there(path: Path) -> None:
-    """A length that ends in the middle of nothing is not used."""
+    """A length that does not end at a record is not used."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         _damage(segment, messages[3].offset, 4, (50).to_bytes(4, "little"))
@@ -65,7 +65,7 @@ def test_a_claimed_end_is_believed_only_if_a_record_begins_there(path: Path) -> 
 
 
 def test_a_claimed_end_may_be_the_end_of_the_segment(path: Path) -> None:
-    """Behind the last record nothing has to begin."""
+    """The claimed end of the last record may be the end of the segment."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         end = store.control.write_offset
@@ -76,7 +76,7 @@ def test_a_claimed_end_may_be_the_end_of_the_segment(path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 512, 4096, 20_000])
 def test_what_damage_does_not_touch_is_found(path: Path, size: int) -> None:
-    """However much is overwritten, every message outside of it is read, with its number if the index knows it."""
+    """However much is overwritten, every message outside is read, with its sequence if the index has it."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store, 300, 300)
         start = messages[20].offset + 17
@@ -90,7 +90,7 @@ def test_what_damage_does_not_touch_is_found(path: Path, size: int) -> None:
 
 
 def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
-    """The number of lost messages is not known at once, but the next header has the sequence."""
+    """The next segment header corrects the sequences behind damage."""
     with opened(path, ChannelOptions(segment_size=16384)) as store:
         segment, messages = _fill(store, 300, 300)
         _damage(segment, messages[5].offset, 4096)
@@ -100,7 +100,7 @@ def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
 
 
 def test_marks_give_the_sequence_behind_damage(path: Path) -> None:
-    """If the next record is a marked one, its sequence is exact."""
+    """Behind damage a marked record has its exact sequence."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store, 10)
         mark = LogPosition(Offset(messages[6].offset), 6)
@@ -109,7 +109,7 @@ def test_marks_give_the_sequence_behind_damage(path: Path) -> None:
 
 
 def test_zeros_are_skipped_quickly(path: Path) -> None:
-    """Behind the end of the log there may be megabytes of zeros."""
+    """Megabytes of zeros are skipped quickly."""
     with opened(path, ChannelOptions(segment_size=64 << 20)) as store:
         segment, messages = _fill(store, 3)
         started = time.process_time()
@@ -120,7 +120,7 @@ def test_zeros_are_skipped_quickly(path: Path) -> None:
 
 @pytest.mark.parametrize("zeros", range(8))
 def test_a_record_that_begins_with_zeros_is_found_behind_zeros(path: Path, zeros: int) -> None:
-    """An empty record begins with four zeros, and its checksum may begin with more."""
+    """A record that begins with zero bytes is found behind zeros."""
     with opened(path, LARGE) as store:
         store.log.append([b"x" * (1000 + zeros)])
         store.log.append([b""])
@@ -145,7 +145,7 @@ def test_garbage_does_not_take_for_ever(path: Path) -> None:
 
 
 def test_a_mark_finds_a_record_of_any_size(path: Path) -> None:
-    """A record larger than what is searched at a time is found where a mark points."""
+    """A mark finds a record that is larger than the range of one search step."""
     with opened(path, ChannelOptions(segment_size=8 << 20)) as store:
         store.log.append([b"damaged"])
         store.log.append([bytes(Random(1).randbytes(1 << 20))])
@@ -156,7 +156,7 @@ def test_a_mark_finds_a_record_of_any_size(path: Path) -> None:
 
 
 def test_nothing_is_found_beyond_the_file(path: Path) -> None:
-    """A claim that reaches beyond the end of a cut off segment is not used."""
+    """A claimed end beyond a file that was cut off is not used."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         assert next_record(segment, segment.space_end, segment.space_end, []) is None

@@ -82,11 +82,11 @@ def test_a_full_disk_loses_nothing(disk_in_memory: Path, segment_size: int, size
         with pytest.raises(DiskFullError):
             store.log.append([b"." * size] * 100)
         ballast.unlink()
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         store.flusher.commit()
-        assert payloads_of(store) == [*sent, b"goes on"]
+        assert payloads_of(store) == [*sent, b"resumes"]
     with opened(disk_in_memory / "channel", create=False) as store:
-        assert payloads_of(store) == [*sent, b"goes on"]
+        assert payloads_of(store) == [*sent, b"resumes"]
 
 
 _FILL = """
@@ -211,7 +211,7 @@ def test_the_free_list_makes_space_for_a_group(disk_in_memory: Path) -> None:
 
 
 def test_options_can_be_changed_on_a_full_disk(disk: Path) -> None:
-    """They are what may free space."""
+    """Options can be changed on a full disk, because that may free space."""
     with opened(disk / "channel") as store:
         _fill(store, 1000)
         capacity = Capacity(max_messages=5)
@@ -230,8 +230,8 @@ def test_a_full_disk_that_refuses_a_flush_is_left_at_once(disk_in_memory: Path, 
         with pytest.raises(StorageError, match="may not be on disk"):
             store.flusher.flush()
         assert not store.control.is_gap_pending
-        assert store.log.append([b"goes on"]) == store.control.poisoned_before
-        assert payloads_of(store) == [*sent, b"goes on"]
+        assert store.log.append([b"resumes"]) == store.control.poisoned_before
+        assert payloads_of(store) == [*sent, b"resumes"]
 
 
 def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:

@@ -44,7 +44,7 @@ def _is_old(golden: Path) -> bool:
 
 
 def test_an_old_channel_is_read(golden: Path) -> None:
-    """Every message, the offset gap, and the sequences."""
+    """A channel of the golden files is read with every message, offset gap and sequence."""
     with opened(golden / "open", create=False, readonly=_is_old(golden)) as store:
         assert payloads_of(store) == MESSAGES
         assert [message.sequence for message in read_all(store)] == list(range(len(MESSAGES)))
@@ -52,7 +52,7 @@ def test_an_old_channel_is_read(golden: Path) -> None:
 
 
 def test_a_channel_of_this_version_is_written_to(tmp_path: Path) -> None:
-    """A consumer resumes where it was, and messages are appended."""
+    """In a golden channel of this version consumers resume and messages are appended."""
     shutil.copytree(GOLDEN, tmp_path / "golden")
     with opened(tmp_path / "golden" / "open", create=False) as store:
         cursor = store.cursors.open("a consumer")
@@ -60,13 +60,13 @@ def test_a_channel_of_this_version_is_written_to(tmp_path: Path) -> None:
         assert cursor.position.sequence == CONSUMED
         assert store.lookup.at(cursor.position.offset).sequence == CONSUMED
         store.cursors.close(cursor)
-        store.log.append([b"goes on"])
-        assert payloads_of(store) == [*MESSAGES, b"goes on"]
+        store.log.append([b"resumes"])
+        assert payloads_of(store) == [*MESSAGES, b"resumes"]
 
 
 @pytest.mark.parametrize("name", ["open", "sealed", "compressed"])
 def test_a_channel_of_an_older_version_is_not_written_to(tmp_path: Path, name: str) -> None:
-    """The error names both versions and how to copy the channel into a new one, and nothing is changed."""
+    """A golden channel of an older version is refused for writing, and the error says how to copy it."""
     shutil.copytree(DATA / "golden-1" / name, tmp_path / name)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     with pytest.raises(UnsupportedFormatError, match=r"export .* --header.*filechannel import") as caught:
@@ -78,14 +78,14 @@ def test_a_channel_of_an_older_version_is_not_written_to(tmp_path: Path, name: s
 
 
 def test_an_old_sealed_channel_is_read(golden: Path) -> None:
-    """A seal lasts."""
+    """A golden sealed channel is sealed."""
     with opened(golden / "sealed", create=False, readonly=_is_old(golden)) as store:
         assert payloads_of(store) == SEALED
         assert store.control.sealed
 
 
 def test_old_compressed_segments_are_read(golden: Path) -> None:
-    """Of every method, and a plain one behind them."""
+    """Golden compressed segments of every method are read, with a plain one behind them."""
     expected = [payload for batch in COMPRESSIBLE for payload in batch] * len(METHODS)
     with opened(golden / "compressed", create=False, readonly=_is_old(golden)) as store:
         found = read_all(store)
@@ -98,7 +98,7 @@ def test_old_compressed_segments_are_read(golden: Path) -> None:
 
 
 def test_an_old_channel_is_read_without_writing(golden: Path) -> None:
-    """A read-only process sees what the last checkpoint covers."""
+    """A golden channel that is opened read-only shows what its last checkpoint covers."""
     with opened(golden / "sealed", readonly=True, create=False) as store:
         assert payloads_of(store) == SEALED
     with opened(golden / "open", readonly=True, create=False) as store:
@@ -108,7 +108,7 @@ def test_an_old_channel_is_read_without_writing(golden: Path) -> None:
 
 
 def test_the_same_input_makes_the_same_bytes(tmp_path: Path) -> None:
-    """But for the times that the native core reads from the clock, and what is random."""
+    """The same input creates the same bytes, except for times and random ids."""
     make(tmp_path / "again")
     names = _names(GOLDEN)
     assert _names(tmp_path / "again") == names
@@ -144,5 +144,5 @@ def _without_times(file: Path) -> bytes:
 
 
 def test_golden_channels_are_small() -> None:
-    """They stay in the repository for ever."""
+    """Golden channels are small, because they stay in the repository."""
     assert sum(os.stat(file).st_size for file in GOLDEN.rglob("*") if file.is_file()) < 350_000

@@ -97,7 +97,7 @@ def filled(path: Path) -> Path:
     [(name, part) for name in ("file", "directory/file", "a/b/c/file") for part in name.split("/")],
 )
 def test_no_component_below_a_channel_is_followed(tmp_path: Path, victim: Path, name: str, swapped: str) -> None:
-    """Whichever one is a link: what is written, removed, renamed or listed by name stays inside."""
+    """Whichever part of a channel is a link, nothing outside is written, deleted, renamed or listed."""
     channel, files = tmp_path / "channel", Files()
     path = channel / name
     parts = path.relative_to(channel).parts
@@ -142,7 +142,7 @@ def test_no_component_below_a_channel_is_followed(tmp_path: Path, victim: Path, 
 
 
 def test_the_path_of_a_channel_may_be_a_link(tmp_path: Path) -> None:
-    """It is the user's own: only what lies below it is not trusted."""
+    """The path of the channel itself may be a link, because it belongs to the user."""
     filled(tmp_path / "channel")
     (tmp_path / "link").symlink_to(tmp_path / "channel")
     with opened(tmp_path / "link") as store:
@@ -152,7 +152,7 @@ def test_the_path_of_a_channel_may_be_a_link(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "directory"])
 @pytest.mark.parametrize("writable", [False, True])
 def test_only_regular_files_are_opened(tmp_path: Path, kind: str, writable: bool) -> None:
-    """A FIFO has no other end to wait for, and a device has no end at all."""
+    """Only regular files are opened, so that no FIFO is waited for and no device is read."""
     path = tmp_path / "file"
     if kind == "device" and os.geteuid():
         pytest.skip("only root can make one")
@@ -162,7 +162,7 @@ def test_only_regular_files_are_opened(tmp_path: Path, kind: str, writable: bool
 
 
 def test_a_file_with_a_name_outside_is_not_written_to(tmp_path: Path, victim: Path) -> None:
-    """It may be read; names in its own directory and in the quarantine are ours."""
+    """A file with a name outside of the channel and its quarantine may be read, and is not written to."""
     channel, files = tmp_path / "channel", Files()
     (channel / "quarantine").mkdir(parents=True)
     files.confine(channel)
@@ -178,7 +178,7 @@ def test_a_file_with_a_name_outside_is_not_written_to(tmp_path: Path, victim: Pa
 
 
 def test_finished_segments_may_have_names_in_a_backup(path: Path, victim: Path) -> None:
-    """They are never written to; the one that is written to must have all its names in the channel."""
+    """Finished segments may have names in a backup, and the active segment may not."""
     filled(path)
     finished = sorted((path / "segments").glob("0*.seg"))
     active = finished.pop()
@@ -197,7 +197,7 @@ def test_finished_segments_may_have_names_in_a_backup(path: Path, victim: Path) 
 
 
 def test_a_temporary_file_is_never_one_that_is_there(tmp_path: Path, victim: Path) -> None:
-    """A link or a file under the name of a temporary one is removed, not written to."""
+    """A link or file at the name of a temporary file is removed, not written to."""
     files, before = Files(), state(victim)
     (tmp_path / "file.new").symlink_to(victim / "precious")
     files.write_atomically(tmp_path / "file", b"content", 0o600)
@@ -211,7 +211,7 @@ def test_a_temporary_file_is_never_one_that_is_there(tmp_path: Path, victim: Pat
 
 
 def test_a_link_instead_of_the_wake_directory_removes_nothing(path: Path, victim: Path) -> None:
-    """Opening removes the FIFOs of dead processes, and nothing else."""
+    """If the wake directory is a link, opening removes nothing in its target."""
     filled(path)
     (path / "wake").rmdir()
     (path / "wake").symlink_to(victim)
@@ -223,7 +223,7 @@ def test_a_link_instead_of_the_wake_directory_removes_nothing(path: Path, victim
 
 @pytest.mark.parametrize("name", ["segments", "consumers", "wake", "producers"])
 def test_a_directory_may_become_a_link_at_any_moment(path: Path, victim: Path, name: str) -> None:
-    """Nothing is done by a path that was looked at before: what is open is what is used."""
+    """If a directory becomes a link at any moment, calls use the open directory instead of the path."""
     filled(path)
     (path / name).mkdir(exist_ok=True)
     link = path.with_name("link")
@@ -251,7 +251,7 @@ def test_a_directory_may_become_a_link_at_any_moment(path: Path, victim: Path, n
 
 
 def test_only_fifos_with_the_name_of_a_slot_are_removed_from_wake(path: Path) -> None:
-    """Whatever else lies there is not ours."""
+    """Only FIFOs with the name of a slot are removed from the wake directory."""
     filled(path)
     for name in ("7", "precious"):
         os.mkfifo(path / "wake" / name)
@@ -262,7 +262,7 @@ def test_only_fifos_with_the_name_of_a_slot_are_removed_from_wake(path: Path) ->
 
 
 def test_a_link_instead_of_the_staging_directory_removes_nothing(path: Path, victim: Path) -> None:
-    """Day-old groups are removed from the channel's own directory only."""
+    """If the staging directory is a link, no day-old group in its target is removed."""
     filled(path)
     long_ago = time.time() - 2 * DAY
     for each in (victim, *victim.rglob("*")):
@@ -282,7 +282,7 @@ def test_a_link_instead_of_the_staging_directory_removes_nothing(path: Path, vic
 
 
 def test_directories_inside_of_one_another_do_not_end_a_sweep(path: Path) -> None:
-    """What Python cannot remove by recursion stays, and is not an error."""
+    """Directories that are nested too deeply for Python's recursion stay, and the sweep continues."""
     deep = path.joinpath("staging", "group", *["a"] * 300)
     deep.mkdir(parents=True)
     limit = sys.getrecursionlimit()
@@ -308,7 +308,7 @@ def test_directories_inside_of_one_another_do_not_end_a_sweep(path: Path) -> Non
     ids=str,
 )
 def test_a_list_that_names_other_files_is_refused(path: Path, change: dict[str, object]) -> None:
-    """Names come from a file that others may have written."""
+    """A staging list with names outside of its directory is refused."""
     staging = Staging(Files(), path, "group", 0o600)
     staging.list_for_later([staging.write([Records.of([b"a"])])])
     assert len(staging.listed()) == 1
@@ -321,7 +321,7 @@ def test_a_list_that_names_other_files_is_refused(path: Path, change: dict[str, 
 
 @pytest.mark.parametrize("content", ["", "{", "5", "[5]", '{"a": 1}', "[" * 100_000])
 def test_a_damaged_list_is_refused(path: Path, content: str) -> None:
-    """Whatever it is."""
+    """A damaged staging list is refused, whatever the damage is."""
     staging = Staging(Files(), path, "group", 0o600)
     staging.list_for_later([])
     (path / "staging" / "group" / "list.json").write_text(content)
@@ -330,7 +330,7 @@ def test_a_damaged_list_is_refused(path: Path, content: str) -> None:
 
 
 def test_a_part_that_claims_more_than_its_file_is_not_read(path: Path) -> None:
-    """Only so much memory is asked for as there may be messages."""
+    """A staged part that claims more than its file has is refused before memory is allocated."""
     staging = Staging(Files(), path, "group", 0o600)
     staged = staging.write([Records.of([b"a"])])
     file = path / "staging" / "group" / staged.name
@@ -344,7 +344,7 @@ def test_a_part_that_claims_more_than_its_file_is_not_read(path: Path) -> None:
 
 
 def test_a_manifest_that_is_too_long_is_refused(path: Path) -> None:
-    """A terabyte of nothing is not read into memory."""
+    """A manifest of a terabyte of zeros is refused, and not read into memory."""
     filled(path)
     os.truncate(path / "channel.json", 1 << 40)
     with pytest.raises(NotAChannelError, match=f"more than {MANIFEST_LIMIT:,} bytes"), opened(path):
@@ -352,7 +352,7 @@ def test_a_manifest_that_is_too_long_is_refused(path: Path) -> None:
 
 
 def test_an_index_that_is_too_long_is_read_in_part(path: Path) -> None:
-    """What is there counts, and the writer cuts the rest off."""
+    """An index that is too long is read up to the possible number of entries, and the writer cuts the rest off."""
     filled(path)
     segment = max((path / "segments").glob("0*.seg"))
     index = segment.with_suffix(".idx")
@@ -368,7 +368,7 @@ def test_an_index_that_is_too_long_is_read_in_part(path: Path) -> None:
 @pytest.mark.parametrize("begin", [LARGEST_OFFSET + 1, 1 << 63, (1 << 64) - 4096, (1 << 64) - 1, 10**20 - 1])
 @pytest.mark.parametrize("has_header", [False, True])
 def test_a_segment_that_begins_where_no_log_gets_is_ignored(path: Path, begin: int, has_header: bool) -> None:
-    """Neither its name nor its header makes an offset that does not fit a word."""
+    """A segment whose name or header has an offset that does not fit a word is ignored."""
     if has_header and begin >= 1 << 64:
         pytest.skip("no header has such an offset")
     filled(path)
@@ -384,7 +384,7 @@ def test_a_segment_that_begins_where_no_log_gets_is_ignored(path: Path, begin: i
 
 
 def test_an_index_that_is_a_hole_takes_no_memory(path: Path) -> None:
-    """It is read in pieces: neither a reader nor the writer holds more than what was stored."""
+    """An index with a hole is read in parts, so that neither a reader nor the writer needs memory for it."""
     filled(path)
     segment = max((path / "segments").glob("0*.seg"))
     segment.with_suffix(".idx").touch()
@@ -399,7 +399,7 @@ def test_an_index_that_is_a_hole_takes_no_memory(path: Path) -> None:
 
 
 def test_a_segment_that_is_too_long_is_mapped_in_part(path: Path) -> None:
-    """A terabyte behind the records changes nothing: they are read, and more follow."""
+    """A segment with a terabyte behind its records is mapped in part, read, and appended to."""
     expected = [b"%0100d" % number for number in range(200)]
     filled(path)
     for file in (path / "segments").glob("0*.seg"):
@@ -416,7 +416,7 @@ def test_a_segment_that_is_too_long_is_mapped_in_part(path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["none", "gzip"])
 def test_a_record_that_is_longer_than_a_message_may_be_is_damaged(path: Path, method: str) -> None:
-    """Even if its checksum is right: the author of the file chose the length."""
+    """A record longer than a message may be is damaged, also if its checksum is right."""
     with opened(path, ChannelOptions(segment_size=1 << 16)) as store:
         store.log.append([b"short", b"long" * 10_000, b"short"])
         store.log.append([b"long" * 10_000])
@@ -469,7 +469,7 @@ NAME = f"{0:020}.seg.z"
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("few_megabytes")
 def test_a_compressed_segment_that_claims_more_than_a_segment_may_have_is_refused(tmp_path: Path, method: str) -> None:
-    """Some kilobytes of it could expand to gigabytes."""
+    """A compressed segment that claims to expand beyond the largest segment is refused."""
     file = bomb(tmp_path / NAME, method, 300)
     limits = SegmentLimits.of(ChannelOptions(segment_size=1 << 20, max_message_size=1 << 20).resolve())
     with pytest.raises(ValueError, match="more than a segment may have"):
@@ -479,14 +479,14 @@ def test_a_compressed_segment_that_claims_more_than_a_segment_may_have_is_refuse
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.usefixtures("few_megabytes")
 def test_one_block_does_not_stand_for_many(tmp_path: Path, method: str) -> None:
-    """Each block has its own place in the file."""
+    """A table that uses one block for several positions is refused."""
     with pytest.raises(ValueError, match="not adjacent"):
         CompressedSegment.open(Files(), bomb(tmp_path / NAME, method, 300, shared=True))
 
 
 @pytest.mark.usefixtures("few_megabytes")
 def test_a_table_that_is_a_hole_takes_no_memory(tmp_path: Path) -> None:
-    """Blocks of one byte need a table of sixteen times the size: it is checked as it is read."""
+    """A table with a hole is checked as it is read, so that it needs no memory."""
     file, size = tmp_path / NAME, 60 << 20
     extra = COMPRESSED.pack(1, NUMBERS["gzip"], 1, size, 0)
     file.write_bytes(Header.new(0, 0, 0).pack(COMPRESSED_MAGIC, size) + extra)
@@ -499,7 +499,7 @@ def test_a_table_that_is_a_hole_takes_no_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("limit", [1 << 20, MAX_PAYLOAD])
 @pytest.mark.usefixtures("few_megabytes")
 def test_a_record_that_claims_gigabytes_is_not_put_together(tmp_path: Path, method: str, limit: int) -> None:
-    """It is longer than a message may be, or its checksum is found to be wrong block by block."""
+    """A record that claims gigabytes is refused, or found damaged block by block, without being put together."""
     file = bomb(tmp_path / NAME, method, 300, payload=299 << 20)
     segment = CompressedSegment.open(Files(), file, replace(ANY_SIZE, payload=limit))
     with pytest.raises(ValueError, match="record reaches beyond the end"):
@@ -509,7 +509,7 @@ def test_a_record_that_claims_gigabytes_is_not_put_together(tmp_path: Path, meth
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_long_record_is_read_from_many_blocks(path: Path, method: CompressionMethod) -> None:
-    """What is checked block by block first is what was written."""
+    """A long record in many blocks is read as it was written, after a check block by block."""
     payload = b"".join(b"%08d" % number for number in range(40_000))
     with opened(path, ChannelOptions(segment_size=1 << 19)) as store:
         store.log.append([b"short", payload])

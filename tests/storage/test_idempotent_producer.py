@@ -31,7 +31,7 @@ def append(producer: IdempotentProducer, number: int, parts: list[list[bytes]]) 
 
 
 def test_a_batch_is_appended_once(path: Path) -> None:
-    """The number that is there, or a smaller one, is not appended again; another producer has its own."""
+    """A batch with the last number or a smaller one is not appended again, and each producer has numbers of its own."""
     with opened(path) as store:
         producer = IdempotentProducer(store, "a")
         assert producer.last is None
@@ -47,7 +47,7 @@ def test_a_batch_is_appended_once(path: Path) -> None:
 
 
 def test_a_batch_that_fails_was_not_appended(path: Path) -> None:
-    """What cannot be read in the middle takes the whole batch back, number and all."""
+    """A batch that fails in the middle is rolled back with its number."""
 
     def parts() -> list[list[bytes]]:
         raise StorageError("gone")
@@ -67,7 +67,7 @@ def test_a_batch_that_fails_was_not_appended(path: Path) -> None:
 
 
 def test_records_are_relocated(path: Path) -> None:
-    """A batch of records spans several segments, and lists may be parts of it as well."""
+    """A batch may consist of records and lists, and may span several segments."""
     payloads = [b"%d" % number + bytes(number % 700) for number in range(200)]
     parts = [Records.of(payloads[:150]), [], payloads[150:160], Records.of([]), Records.of(payloads[160:])]
     with opened(path, SMALL) as store:
@@ -80,7 +80,7 @@ def test_records_are_relocated(path: Path) -> None:
 
 
 def test_damaged_records_take_the_batch_back(path: Path) -> None:
-    """Nothing of it is there, and the next batch is."""
+    """A batch with a damaged record is rolled back, and the next batch is appended."""
     whole = Records.of([b"a", b"b" * 100])
     for content in (whole.content[:-1] + b"x", whole.content[:-1], whole.content[:12], b"abc"):
         with opened(path) as store:
@@ -93,7 +93,7 @@ def test_damaged_records_take_the_batch_back(path: Path) -> None:
 
 
 def test_two_at_once_append_a_batch_once(path: Path) -> None:
-    """A process that was overtaken between checking and appending checks again."""
+    """Two processes that append one batch at once append it once, because each checks under the lock."""
     with opened(path) as store:
         slow, fast = IdempotentProducer(store, "a"), IdempotentProducer(store, "a")
 
@@ -106,7 +106,7 @@ def test_two_at_once_append_a_batch_once(path: Path) -> None:
 
 
 def test_numbers_under_fsync(path: Path) -> None:
-    """What was appended and is not on disk yet is flushed before the check."""
+    """Under FSYNC pending records are flushed before a number is checked."""
     with opened(path, options=ChannelOptions(durability=Durability.FSYNC)) as store:
         producer = IdempotentProducer(store, "a")
         for _ in range(2):
@@ -116,7 +116,7 @@ def test_numbers_under_fsync(path: Path) -> None:
 
 
 def test_the_number_outlives_its_record(path: Path) -> None:
-    """A purge removes the messages, and not the knowledge that they were there."""
+    """After a purge the number of a producer is known although its record is gone."""
     with opened(path) as store:
         append(IdempotentProducer(store, "a"), 7, [[b"7"]])
         store.purge()
@@ -126,7 +126,7 @@ def test_the_number_outlives_its_record(path: Path) -> None:
 
 
 def test_a_batch_in_parts_keeps_to_the_capacity(path: Path) -> None:
-    """All of it counts, its control record too; what does not fit is not even asked for."""
+    """A batch in parts uses capacity with its control record, and without capacity its parts are not read."""
     with opened(path, ChannelOptions(capacity=Capacity(max_messages=4, on_full="raise"))) as store:
         producer = IdempotentProducer(store, "a")
         assert append(producer, 0, [[b"0"], [b"1"], [b"2"]]) is not None
@@ -141,7 +141,7 @@ def test_a_batch_in_parts_keeps_to_the_capacity(path: Path) -> None:
 
 
 def test_the_control_record_uses_capacity(path: Path) -> None:
-    """A batch that would just fit without it does not."""
+    """A batch that fits the capacity only without its control record is refused."""
     with opened(path, ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="raise"))) as store:
         assert store.log.append([b"x" * 15000]) is not None
         whole = store.backlog.used().size
@@ -151,7 +151,7 @@ def test_the_control_record_uses_capacity(path: Path) -> None:
 
 
 def test_a_batch_in_parts_drops_the_oldest(path: Path) -> None:
-    """Under "drop_oldest" it replaces old messages, as any other batch does."""
+    """With "drop_oldest" a batch in parts drops the oldest messages."""
     options = ChannelOptions(capacity=Capacity(max_bytes=16384, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options) as store:
         producer = IdempotentProducer(store, "a")
@@ -163,7 +163,7 @@ def test_a_batch_in_parts_drops_the_oldest(path: Path) -> None:
 
 
 def test_the_number_outlives_the_segment_of_its_record(path: Path) -> None:
-    """Before retention removes a segment, the position file contains what was in it."""
+    """Before retention deletes a segment, the position files have the numbers in it."""
     with opened(path, SMALL) as store:
         append(IdempotentProducer(store, "a"), 7, [[b"7"]])
         fill(store, 4)
@@ -176,7 +176,7 @@ def test_the_number_outlives_the_segment_of_its_record(path: Path) -> None:
 
 
 def test_killed_again_and_again_every_batch_is_there_once(path: Path, tmp_path: Path, rng: Random) -> None:
-    """A process that is killed at any moment begins again with the last batch it knows of: no loss, nothing twice."""
+    """A process that is killed repeatedly resumes with its last batch, and each batch is stored once."""
     with opened(path):
         pass
     command = [sys.executable, "-m", "tests.storage.numbering", str(path), str(tmp_path / "checkpoint")]

@@ -32,7 +32,7 @@ FSYNC = ChannelOptions(segment_size=4096, durability=Durability.FSYNC)
 
 
 def test_a_nested_append_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever appends while its own thread goes on to another segment gets an error, and nobody's message is harmed."""
+    """An append inside of another one in the same thread, in the middle of a roll, raises and harms no message."""
     begin, refused = Appender.begin_segment, list[str]()
 
     def interrupted(self: Appender, *arguments: int) -> None:
@@ -55,7 +55,7 @@ def test_a_nested_append_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
 def test_a_nested_append_of_the_pure_implementation_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also in the middle of the fast path, which would deadlock."""
+    """In the pure implementation an append inside of the fast path of another one raises instead of deadlocking."""
     from filechannel._format.append.writer import Writer
 
     publish = Writer.publish
@@ -73,8 +73,10 @@ def test_a_nested_append_of_the_pure_implementation_is_refused(path: Path, monke
 
 
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core in the middle of an append")
-def test_a_nested_append_of_the_twin_is_refused_where_it_goes_on(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would wait for itself there, too."""
+def test_a_nested_append_of_the_pure_implementation_is_refused_in_a_roll(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the pure implementation an append inside of a roll raises instead of deadlocking."""
     from filechannel._format.append.roll import PreparedSegment
 
     begin, refused = PreparedSegment.become_segment, list[str]()
@@ -99,7 +101,7 @@ def test_a_nested_append_of_the_twin_is_refused_where_it_goes_on(path: Path, mon
 
 
 def test_a_batch_that_is_interrupted_leaves_no_segment(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ctrl-C may come when the file has its name already, and is not yet known: the next message overlaps it."""
+    """A batch that Ctrl-C interrupts after its segment got a name leaves no segment behind."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -123,7 +125,7 @@ def test_a_batch_that_is_interrupted_leaves_no_segment(path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("what", ["commit", "flush"])
 def test_a_nested_flush_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
-    """It would show readers what the flush it came into takes for unseen."""
+    """A flush inside of another one in the same thread raises, because it would publish what is not flushed."""
     flush = Segment.flush
 
     def interrupted(self: Segment) -> None:
@@ -139,7 +141,7 @@ def test_a_nested_flush_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch, 
 
 
 def test_deferred_work_is_started_without_the_writer_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Starting a thread takes locks of others, whose holder may wait for the writer lock."""
+    """Threads are started without the writer lock, because that takes locks whose holder may wait for it."""
     with opened(path, SMALL) as store:
         free: list[bool] = []
         handle(store.events.segment_finished, lambda: free.append(not store.log._lock.is_held))
@@ -151,7 +153,7 @@ def test_deferred_work_is_started_without_the_writer_lock(path: Path, monkeypatc
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_fork_in_the_middle_leaves_everything_to_the_parent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal handler may fork: the child, back in the middle of an append, writes nothing and frees nothing."""
+    """A child that a signal handler forks in the middle of an append writes nothing and releases nothing."""
     begin = Appender.begin_segment
     child = -1
 
@@ -184,7 +186,7 @@ def _new() -> Manifest:
 
 @shares
 def test_a_rollback_that_fails_is_left_to_the_next_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If cleaning up after an error fails too, another process does it before it writes."""
+    """If a rollback fails the next process cleans up before it writes."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         store.log.append([b"first"])
         other.log.append([b"second"])
@@ -208,7 +210,7 @@ def test_a_rollback_that_fails_is_left_to_the_next_process(path: Path, monkeypat
 def test_an_event_loop_does_not_flush_because_another_process_chose_to(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first append after that has not happened where a thread must not wait; the next one knows."""
+    """The first append of an event loop after another process chose FSYNC raises instead of flushing."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         store.log.append([b"one"])
         other.log.append([b"two"])
@@ -236,7 +238,7 @@ class _Bell:
 
 @shares
 def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the middle of flushing many channels, it holds up those channels and no others."""
+    """While a stopped process flushes many channels, background threads of others wait only for those channels."""
     monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     count = 6
     stores = [open_store(path / str(number), FSYNC) for number in range(count)]
@@ -263,7 +265,7 @@ def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypa
 
 @shares
 def test_the_timer_does_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stopped in the middle of flushing one channel, it does not hold up the others."""
+    """While a stopped process flushes one channel, the timer flushes the others."""
     monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     with opened(path / "a", SMALL) as stuck, opened(path / "a", SMALL) as stopped, opened(path / "b", SMALL) as fine:
         stuck.log.append([b"one"])
@@ -278,7 +280,7 @@ def test_the_timer_does_not_wait_for_another_process(path: Path, monkeypatch: py
 
 
 def test_files_know_whether_a_path_is_that_of_an_open_file(tmp_path: Path) -> None:
-    """By its identity, not by its name."""
+    """A path is compared with an open file by identity, not by name."""
     files, path = Files(), tmp_path / "a"
     descriptor = files.open(path, create=True)
     assert files.leads_to(path, descriptor)

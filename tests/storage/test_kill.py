@@ -25,26 +25,26 @@ def _run(*arguments: str, timeout: float = 100) -> int:
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_writer_may_die_at_every_step(durability: str, which: str) -> None:
-    """Before each system call: no accepted message is lost or duplicated, and the next writer continues."""
+    """If a writer dies before any call no accepted message is lost or duplicated, and the next writer continues."""
     assert _run("steps", durability, which, timeout=1800) > (200 if which == "each" else 60)
 
 
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_writer_may_die_at_every_step_after_a_failed_flush(durability: str, which: str) -> None:
-    """The next one knows of it: the log resumes far behind every used offset, and what was visible is stored."""
+    """If a writer dies before any call after a failed flush, the next one resumes behind every used offset."""
     assert _run("failure", durability, which, timeout=1800) > 40
 
 
 @pytest.mark.parametrize("seed", [1, 2])
 def test_a_busy_process_may_die_at_any_moment(seed: int) -> None:
-    """While it sends, rolls tiny segments and consumes: messages, batches and cursors are as it announced them."""
+    """If a busy process is killed at any moment messages, batches and cursors are as it announced them."""
     times = 25 if PURE else 60
     assert _run("any-moment", str(seed), str(times)) >= times
 
 
 @pytest.mark.soak
 def test_a_busy_process_may_die_thousands_of_times() -> None:
-    """The same ten thousand times, with a new seed."""
+    """After ten thousand kills with a new seed messages, batches and cursors are as the processes announced them."""
     seed = secrets.randbits(32)
     assert _run("any-moment", str(seed), "10000", timeout=3600) >= 10000, seed

@@ -105,7 +105,7 @@ def page(tmp_path: Path) -> Control:
 @too_large
 @each_field
 def test_a_tail_with_a_number_that_is_too_large_is_damaged(page: Control, field: int, number: int) -> None:
-    """`StorageError` names the control file and the command that repairs the channel, and there is no tail."""
+    """A tail with a number that is too large raises a `StorageError` with the control file and the repair command."""
     _store_tail(page.path, _fields(field, number))
     with pytest.raises(StorageError, match=rf"{page.path} is damaged: .*filechannel repair .* --apply"):
         page.tail()
@@ -115,7 +115,7 @@ def test_a_tail_with_a_number_that_is_too_large_is_damaged(page: Control, field:
 @too_large
 @each_field
 def test_a_checkpoint_with_a_number_that_is_too_large_does_not_count(page: Control, field: int, number: int) -> None:
-    """The other one counts instead, and the slot is reported as damaged."""
+    """Of two checkpoints one with a number that is too large is damaged, and the other counts."""
     _write(page.path, CHECKPOINT_SLOTS[1], _checkpoint(1, 50, 1, 0))
     _write(page.path, CHECKPOINT_SLOTS[0], _checkpoint(2, *_fields(field, number)))
     found = page.checkpoint()
@@ -127,7 +127,7 @@ def test_a_checkpoint_with_a_number_that_is_too_large_does_not_count(page: Contr
 @too_large
 @each_field
 def test_a_segment_header_with_a_number_that_is_too_large_is_damaged(field: int, number: int) -> None:
-    """Whichever number of it that is."""
+    """A segment header is damaged if any of its numbers is too large."""
     begin, sequence, previous_end = _fields(field, number)
     with pytest.raises(ValueError, match="larger than an offset or a sequence may be"):
         Header.unpack(Header.new(begin, sequence, previous_end).pack())
@@ -135,7 +135,7 @@ def test_a_segment_header_with_a_number_that_is_too_large_is_damaged(field: int,
 
 @too_large
 def test_an_end_or_a_name_with_an_offset_that_is_too_large_is_none(number: int) -> None:
-    """The segment is taken for one without an end, and the file for an unknown one."""
+    """An end that is too large counts as none, and a name that is too large is not a segment."""
     header = Header.new(0, 0, 0)
     assert valid_end(header, header.pack(end=LARGEST_OFFSET)) == LARGEST_OFFSET
     assert valid_end(header, header.pack(end=number)) is None
@@ -145,7 +145,7 @@ def test_an_end_or_a_name_with_an_offset_that_is_too_large_is_none(number: int) 
 
 @too_large
 def test_a_compressed_segment_with_a_sequence_that_is_too_large_is_damaged(path: Path, number: int) -> None:
-    """Where the sequence behind its last message is stored, too."""
+    """A compressed segment is damaged if a sequence of it, or the one behind it, is too large."""
     _filled(path)
     with opened(path) as store:
         file = compressed_file(store, compress_all(store)[0])
@@ -161,7 +161,7 @@ def test_a_compressed_segment_with_a_sequence_that_is_too_large_is_damaged(path:
 @too_large
 @pytest.mark.parametrize("field", [0, 1])
 def test_a_position_with_a_number_that_is_too_large_does_not_count(path: Path, field: int, number: int) -> None:
-    """The other slot of the cursor counts instead; with none left, the consumer is damaged until it is repaired."""
+    """A cursor slot with a number that is too large does not count, and without another one the consumer is damaged."""
     _filled(path)
     offset, sequence, _ = _fields(field, number)
     with opened(path) as store:
@@ -184,7 +184,7 @@ def test_a_position_with_a_number_that_is_too_large_does_not_count(path: Path, f
 @too_large
 @each_field
 def test_a_position_of_a_producer_with_a_number_that_is_too_large_does_not_count(field: int, number: int) -> None:
-    """Its slot is not valid."""
+    """A slot of a producer with a number that is too large is not valid."""
     record, sequence, offset = _fields(field, number)
     fields = (1, record, 7, offset, sequence, 0)
     content = POSITION.pack(*fields, crc32c(POSITION_CHECKED.pack(*fields))).ljust(POSITION_SIZE, b"\0")
@@ -197,7 +197,7 @@ def _header_record(content: bytes, _: Offset) -> bytes:
 
 @too_large
 def test_a_control_record_with_a_number_that_is_too_large_does_not_count(path: Path, number: int) -> None:
-    """The record before it says where the producer left off."""
+    """A control record with a number that is too large does not count, and the record before it does."""
     with opened(path) as store:
         for offset in (5, number):
             content = PRODUCER_RECORD.pack(TRANSACTION, bytes(7), 0, 7, offset, 1) + b"key"
@@ -210,7 +210,7 @@ def test_a_control_record_with_a_number_that_is_too_large_does_not_count(path: P
 
 @too_large
 def test_a_ring_with_a_next_offset_that_is_too_large_is_damaged(path: Path, number: int) -> None:
-    """A repair lets the group begin again at its position."""
+    """A ring with a next offset that is too large is damaged, and after a repair the group begins at its position."""
     with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         tx.send_many(range(5))
         with channel.group("g") as rx:
@@ -226,7 +226,7 @@ def test_a_ring_with_a_next_offset_that_is_too_large_is_damaged(path: Path, numb
 
 
 def test_a_group_whose_position_cannot_be_read_is_damaged(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A position that is not read as it was stored is a `ConsumerDamagedError`, not a failed assertion."""
+    """A group whose position differs from what was stored raises `ConsumerDamagedError`."""
     with open_channel(path, int) as channel:
         monkeypatch.setattr("filechannel._storage.consumers.cursor.read_position", lambda _: None)
         with pytest.raises(ConsumerDamagedError), channel.group("g"):
@@ -255,7 +255,7 @@ def _damage_checkpoints(path: Path, number: int) -> None:
 def test_a_channel_with_an_end_that_no_log_has_is_recovered(
     path: Path, damage: Callable[[Path, int], None], number: int
 ) -> None:
-    """Opening it finds the end that its records have, and it takes messages."""
+    """Opening a channel with an impossible end recovers the end of its records, and it accepts messages."""
     _filled(path)
     damage(path, number)
     with opened(path) as store:
@@ -270,7 +270,7 @@ def test_a_channel_with_an_end_that_no_log_has_is_recovered(
 @too_large
 @pytest.mark.parametrize("damage", [_damage_tail, _damage_poisoned, _damage_checkpoints])
 def test_a_repair_fixes_an_end_that_no_log_has(path: Path, damage: Callable[[Path, int], None], number: int) -> None:
-    """Verification reports it and changes nothing, and after the repair there is nothing to report."""
+    """`verify` reports an impossible end and changes nothing, and after `repair` it reports nothing."""
     _filled(path)
     damage(path, number)
     assert any(finding.file == "control" and finding.severity != "note" for finding in verify(path).findings)
@@ -294,7 +294,7 @@ def test_a_reader_of_a_channel_whose_checkpoints_are_damaged_gets_advice(path: P
 
 
 def test_a_position_without_offsets_for_a_gap_is_not_evidence(path: Path) -> None:
-    """A segment or a consumer just before the largest offset does not keep a channel from being recovered."""
+    """A segment or consumer just before the largest offset does not prevent a recovery."""
     _filled(path)
     with opened(path) as store:
         cursor = store.cursors.open("consumer")
@@ -327,7 +327,7 @@ def _prepare(store: Store) -> None:
 
 @pytest.mark.parametrize("is_prepared", [False, True])
 def test_no_append_passes_the_largest_offset(path: Path, is_prepared: bool) -> None:
-    """`StorageError` comes before, nothing of the last message is stored, and the rest stays readable."""
+    """An append that would pass the largest offset raises `StorageError` and stores nothing."""
     sent = list[bytes]()
 
     def send_all(store: Store) -> None:
@@ -352,7 +352,7 @@ def test_no_append_passes_the_largest_offset(path: Path, is_prepared: bool) -> N
 
 
 def test_no_gap_passes_the_largest_offset(path: Path) -> None:
-    """Where a channel has to be recovered and no offsets are left, opening raises, and it can still be read."""
+    """A recovery without free offsets for a gap raises, and the channel can still be read."""
     with opened(path) as store:
         _gap_to(store, LARGEST_OFFSET - 3 * 4096)
         store.log.append([b"x"])
@@ -367,7 +367,7 @@ def test_no_gap_passes_the_largest_offset(path: Path) -> None:
 
 @pytest.mark.parametrize("field", ["begin", "sequence"])
 def test_a_segment_has_no_bytes_beyond_the_largest_offset(tmp_path: Path, field: str) -> None:
-    """One that was created there all the same is filled only up to it; a new one is not created."""
+    """A segment is filled up to the largest offset, and no segment is created beyond it."""
     header = Header.new(LARGEST_OFFSET - 100, 0, 0) if field == "begin" else Header.new(0, LARGEST_OFFSET - 100, 0)
     file = tmp_path / segment_name(header.begin)
     file.write_bytes(header.pack().ljust(4096, b"\0"))

@@ -52,7 +52,7 @@ def _run(*arguments: object, timeout: float = 600) -> int:
 
 
 def test_damage_in_use_is_an_error(rng: Random) -> None:
-    """Any word of the control page, a cursor or a group: every operation returns or raises what it documents."""
+    """With damage in any shared word each operation returns, or raises an error that it documents."""
     assert _run(SAMPLE, rng.getrandbits(32)) == SAMPLE
 
 
@@ -65,13 +65,13 @@ def test_damage_in_use_is_an_error(rng: Random) -> None:
     ],
 )
 def test_words_that_decide_how_to_continue(place: str) -> None:
-    """Each value of the words that once made a process loop or wait for ever."""
+    """No value of the words that decide how to continue makes a process loop or wait for ever."""
     assert _run(place, "plain") > 0
 
 
 @pytest.mark.soak
 def test_each_word_and_value() -> None:
-    """The same for every word."""
+    """With every value in every shared word each operation returns, or raises an error that it documents."""
     assert _run("all", timeout=4 * 3600) > 9000
 
 
@@ -93,7 +93,7 @@ def test_each_word_and_value() -> None:
     ],
 )
 def test_a_damaged_group_is_named_and_repaired(path: Path, position: int, value: int) -> None:
-    """A receive or join gets an error with the file and the command; after the command nothing is missing."""
+    """A damaged group raises an error with file and command, and after the command no message is missing."""
     file = path / "consumers" / "g.group"
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send_many(range(5))
@@ -114,7 +114,7 @@ def test_a_damaged_group_is_named_and_repaired(path: Path, position: int, value:
 
 @pytest.mark.parametrize("also", [None, GROUP_TAIL, GROUP_NEXT])
 def test_a_ring_that_disappears_while_members_use_it_is_damage(path: Path, also: int | None) -> None:
-    """Members get the typed error; when all have left, the next one resumes at the position of the group."""
+    """If the ring of a group in use disappears members get a typed error, and the next one resumes at the position."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send_many(range(5))
         rx.receive()
@@ -131,7 +131,7 @@ def test_a_ring_that_disappears_while_members_use_it_is_damage(path: Path, also:
 
 
 def test_words_that_the_group_can_compute_again(path: Path) -> None:
-    """How many are to be redelivered, and when to check the entries: within a second every message is delivered."""
+    """Damaged counts and deadlines of a group are computed again, and every message is delivered within a second."""
     with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g") as rx:
         tx.send(7)
         rx.receive_delivery().nack()
@@ -143,7 +143,7 @@ def test_words_that_the_group_can_compute_again(path: Path) -> None:
 
 
 def test_a_lock_word_that_names_no_process_is_taken_over(path: Path) -> None:
-    """Slot 0 belongs to no process, although every writer has locked a byte there."""
+    """A lock word with slot 0, which belongs to no process, is taken over."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         with mapped(path / "control") as words:
             store_u32(words, WRITER_LOCK, 1)
@@ -152,7 +152,7 @@ def test_a_lock_word_that_names_no_process_is_taken_over(path: Path) -> None:
 
 
 def test_a_tail_that_no_slot_agrees_with(path: Path) -> None:
-    """Senders and statistics name the file and the command; the next process that opens the channel recovers it."""
+    """If no slot agrees with the offset of the tail, senders and statistics raise, and the next open recovers."""
     with open_channel(path, int) as channel, channel.sender() as tx:
         tx.send_many(range(5))
         with mapped(path / "control") as words:

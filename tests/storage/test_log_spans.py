@@ -31,7 +31,7 @@ def read(store: Store, span: Span) -> list[bytes]:
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 10, 500])
 def test_spans_are_all_of_it(path: Path, parts: int) -> None:
-    """However many there are: every message is in one of them, in order, and its number is known."""
+    """Each message is in one of any number of spans, in order and with its sequence."""
     with opened(path, options=SMALL) as store:
         payloads = [bytes([number]) * (number % 90) for number in range(200)]
         for payload in payloads:
@@ -44,13 +44,13 @@ def test_spans_are_all_of_it(path: Path, parts: int) -> None:
 
 
 def test_an_empty_range_has_no_span(path: Path) -> None:
-    """An empty range is cut into nothing."""
+    """An empty range has no spans."""
     with opened(path) as store:
         assert split(store, store.lookup.earliest(), store.lookup.latest(), 5) == []
 
 
 def test_reclaimed_messages_are_an_error(path: Path) -> None:
-    """A span that was removed since raises with the number missing, and where it resumes."""
+    """A span whose messages were reclaimed raises with their number and the next position."""
     with opened(path, options=SMALL) as store:
         for _ in range(10):
             store.log.append([b"x"])
@@ -63,7 +63,7 @@ def test_reclaimed_messages_are_an_error(path: Path) -> None:
 
 
 def test_a_missing_segment_is_an_error(path: Path) -> None:
-    """A missing file is damage, and not the end."""
+    """A span whose segment is missing raises an error instead of ending."""
     with opened(path, options=SMALL) as store:
         for _ in range(300):
             store.log.append([b"x" * 50])
@@ -76,7 +76,7 @@ def test_a_missing_segment_is_an_error(path: Path) -> None:
 
 @pytest.mark.parametrize("block_size", [64, 256, 1 << 16])
 def test_compressed_segments_are_read_as_others(path: Path, block_size: int) -> None:
-    """Wherever a block ends: in the middle of records, which are handed out whole."""
+    """Spans of compressed segments have whole records, also where a block ends inside one."""
     with opened(path, options=NO_FREE_LIST) as store:
         payloads = [bytes([number]) * (number * 7 % 900) for number in range(200)]
         for payload in payloads:

@@ -28,7 +28,7 @@ def _content(tmp_path: Path) -> dict[str, object]:
 
 
 def test_what_was_written_is_read(tmp_path: Path) -> None:
-    """Every field survives."""
+    """Every field of a manifest is read as it was written."""
     manifest = _manifest()
     manifest.write(files, tmp_path)
     assert Manifest.read(files, tmp_path) == manifest
@@ -49,7 +49,7 @@ def test_every_channel_has_its_own_id() -> None:
 
 
 def test_changes_leave_the_rest_alone(tmp_path: Path) -> None:
-    """Configuring a channel or moving it to another machine keeps what it is."""
+    """Configuring a channel, or moving it to another machine, changes no other field of the manifest."""
     manifest = _manifest()
     options = replace(manifest.options, durability=Durability.FSYNC)
     changed = manifest.with_changes(schema={"root": "int"}, options=options).on_machine("other")
@@ -72,14 +72,14 @@ def test_a_damaged_field_is_named(tmp_path: Path, name: str, value: object) -> N
 
 @pytest.mark.parametrize("options", ["x", {}, {"segment_size": 1}, {"segment_size": "big"}, {"unknown": 1}])
 def test_damaged_options_are_named(tmp_path: Path, options: object) -> None:
-    """Options that are missing, out of range or unknown are a clear error that names the file."""
+    """A manifest with missing, invalid or unknown options raises an error that names the file."""
     (tmp_path / MANIFEST).write_text(json.dumps(_content(tmp_path) | {"options": options}))
     with pytest.raises(NotAChannelError, match=r"channel\.json is damaged"):
         Manifest.read(files, tmp_path)
 
 
 def test_a_damaged_id_is_named(tmp_path: Path) -> None:
-    """An id that is none is a clear error that names the file."""
+    """A manifest with an invalid id raises an error that names the file."""
     (tmp_path / MANIFEST).write_text(json.dumps(_content(tmp_path) | {"id": "x"}))
     with pytest.raises(NotAChannelError, match=r"channel\.json is damaged"):
         Manifest.read(files, tmp_path)
@@ -98,14 +98,14 @@ def test_a_half_made_file_is_a_clear_error(tmp_path: Path, content: bytes) -> No
 
 
 def test_json_of_another_kind_is_refused(tmp_path: Path) -> None:
-    """A list is not a manifest."""
+    """A manifest that is a JSON list is refused."""
     (tmp_path / MANIFEST).write_text("[]")
     with pytest.raises(NotAChannelError, match="not a JSON object"):
         Manifest.read(files, tmp_path)
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
-    """A channel of a later version is not touched, whatever else its manifest says."""
+    """A manifest of a newer version is refused and not changed, whatever else it has."""
     (tmp_path / MANIFEST).write_text(json.dumps({"format": FORMAT_VERSION + 1, "anything": True}))
     with pytest.raises(UnsupportedFormatError) as caught:
         Manifest.read(files, tmp_path)
@@ -113,7 +113,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_a_dead_writer_left_does_not_matter(tmp_path: Path) -> None:
-    """A half-written successor beside the file is ignored, and overwritten by the next one."""
+    """A temporary file of a writer that died is ignored, and overwritten by the next one."""
     manifest = _manifest()
     manifest.write(files, tmp_path)
     (tmp_path / f"{MANIFEST}.new").write_bytes(b"{ half")

@@ -29,7 +29,7 @@ def _open(stores: Stores, path: Path, *, readonly: bool = False) -> Store:
 
 
 def test_two_opens_share_one_store(path: Path, tmp_path: Path) -> None:
-    """However the directory is named, it is the same; closing one leaves the other."""
+    """Two opens of a directory by any path share one store, and closing one leaves the other."""
     stores = Stores()
     (tmp_path / "link").symlink_to(path)
     first, second = _open(stores, path), _open(stores, tmp_path / "link")
@@ -43,7 +43,7 @@ def test_two_opens_share_one_store(path: Path, tmp_path: Path) -> None:
 
 
 def test_two_directories_have_two_stores(tmp_path: Path) -> None:
-    """Channels are distinguished."""
+    """Two directories have two stores."""
     stores = Stores()
     first, second = (_open(stores, tmp_path / name) for name in "ab")
     assert first is not second
@@ -52,7 +52,7 @@ def test_two_directories_have_two_stores(tmp_path: Path) -> None:
 
 
 def test_a_readonly_open_shares_with_a_writer(path: Path) -> None:
-    """The maps exist already."""
+    """A read-only open shares the store of a writer in the process."""
     stores = Stores()
     writer, reader = _open(stores, path), _open(stores, path, readonly=True)
     assert reader is writer
@@ -61,7 +61,7 @@ def test_a_readonly_open_shares_with_a_writer(path: Path) -> None:
 
 
 def test_a_writer_does_not_share_with_a_readonly_open(path: Path) -> None:
-    """Opened for reading first, then twice for writing: the writers share, the reader has its own."""
+    """A writer does not share the store of a read-only open, and two writers share one."""
     stores = Stores()
     stores.close(_open(stores, path))
     reader = _open(stores, path, readonly=True)
@@ -90,7 +90,7 @@ def test_a_shared_open_is_checked_too(path: Path) -> None:
 
 
 def test_a_directory_that_was_replaced_is_another_channel(path: Path, tmp_path: Path) -> None:
-    """A store belongs to its files, not to their name."""
+    """A directory that replaced another one has a store of its own."""
     stores = Stores()
     first = _open(stores, path)
     path.rename(tmp_path / "moved")
@@ -108,7 +108,7 @@ def test_a_directory_that_was_replaced_is_another_channel(path: Path, tmp_path: 
 def test_a_process_with_a_replaced_directory_open_creates_nothing_in_the_new_one(
     path: Path, tmp_path: Path, what: str
 ) -> None:
-    """Neither segments nor indexes nor consumers; what is open stays readable, and the new channel is unharmed."""
+    """A process with a replaced directory open creates no files in the new one, and can still read the old one."""
     stores = Stores()
     first = _open(stores, path)
     sent = [b"%d" % number + bytes(900) for number in range(7)]
@@ -140,7 +140,7 @@ def test_a_process_with_a_replaced_directory_open_creates_nothing_in_the_new_one
 
 
 def test_a_directory_that_others_are_opening_delays_no_other_one(tmp_path: Path) -> None:
-    """A process may be stopped in the middle of opening it; a caller that is cancelled stops waiting."""
+    """An open that waits for a stopped process delays no open of another directory, and can be cancelled."""
     stores, wanted = Stores(), True
     held, other = tmp_path / "held", _open(stores, tmp_path / "other")
     stores.close(_open(stores, held))

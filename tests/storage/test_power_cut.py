@@ -69,7 +69,7 @@ def _run(
 
 @pytest.mark.parametrize("group", range(GROUPS))
 def test_a_channel_survives(memory: Path, boots: Boots, background: Background, group: int) -> None:
-    """After any subset of unflushed pages and names was lost or torn: whole batches, nothing promised is missing."""
+    """After a power cut with any lost or torn pages and names, batches are whole and nothing promised is missing."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background)
 
 
@@ -77,7 +77,7 @@ def test_a_channel_survives(memory: Path, boots: Boots, background: Background, 
 def test_a_channel_that_writes_its_files_again_survives(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """What a file held before never comes back, whichever of its pages and names were lost."""
+    """After a power cut records that a recycled file held before do not come back."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, thrifty=True)
 
 
@@ -85,7 +85,7 @@ def test_a_channel_that_writes_its_files_again_survives(
 def test_a_channel_that_drops_its_oldest_messages_survives(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """Dropped messages may reappear; what is left is whole, and a consumer gets the exact number it missed."""
+    """After a power cut dropped messages may reappear, the rest is whole, and consumers get the exact missed number."""
     _run(memory, range(group * ROUNDS, (group + 1) * ROUNDS), boots, background, dropping=True)
 
 
@@ -93,7 +93,7 @@ def test_a_channel_that_drops_its_oldest_messages_survives(
 def test_a_channel_survives_that_the_disk_comes_back_within_the_boot(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """The same boot, device and inode, and another mount: any mix of old and new pages is recovered as after a boot."""
+    """After a remount within one boot any mix of old and new pages is recovered as after a reboot."""
     seeds = range(group * ROUNDS, (group + 1) * ROUNDS)
     _run(memory, seeds, boots, background, thrifty=group % 2 == 0, remounting=True)
 
@@ -102,7 +102,7 @@ def test_a_channel_survives_that_the_disk_comes_back_within_the_boot(
 def test_a_channel_survives_that_its_control_page_is_old(
     memory: Path, boots: Boots, background: Background, group: int
 ) -> None:
-    """The same boot, device, inode and mount: what lies beyond an old tail is found, and nothing is overwritten."""
+    """With an old control page of the same mount, messages beyond its tail are found, and none is overwritten."""
     seeds = range(group * ROUNDS, (group + 1) * ROUNDS)
     _run(memory, seeds, boots, background, thrifty=group % 2 == 0, forgetful=True)
 
@@ -110,7 +110,7 @@ def test_a_channel_survives_that_its_control_page_is_old(
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["keeping", "thrifty", "dropping", "remounting", "forgetful"])
 def test_a_channel_survives_for_long(memory: Path, boots: Boots, background: Background, kind: str) -> None:
-    """The same with new seeds."""
+    """After many power cuts with new seeds, batches are whole and nothing promised is missing."""
     first = secrets.randbits(40)
     rounds = int(os.environ.get("FILECHANNEL_ROUNDS", "2000"))
     seeds = range(first, first + rounds)

@@ -35,7 +35,7 @@ def _segment_files(store: Store) -> list[str]:
 
 
 def test_the_files_are_deleted_last(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the first one is deleted, every process knows, and so does the disk."""
+    """When the first retired file is deleted the new begin is on disk, and known to every process."""
     seen: list[tuple[int, int]] = []
     recycle = FreeList.recycle
 
@@ -51,24 +51,24 @@ def test_the_files_are_deleted_last(path: Path, monkeypatch: pytest.MonkeyPatch)
         assert seen == [(store.segments.begins[0], store.segments.begins[0])] * 2
 
 
-def test_what_speaks_of_the_segments_is_told_before(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the writer word, and nothing decided yet."""
+def test_producers_release_segments_before_the_log_moves(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers release the segments with the writer lock held, before the oldest offset moves."""
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
-        told: list[tuple[int, int]] = []
+        released: list[tuple[int, int]] = []
 
         def release_before(oldest: Offset) -> None:
-            told.append((store.control.oldest_offset, oldest))
+            released.append((store.control.oldest_offset, oldest))
             assert store.log._lock.is_held
 
         monkeypatch.setattr(store.producers, "release_before", release_before)
         reclaim(store)
-        assert told == [(0, store.control.oldest_offset)]
+        assert released == [(0, store.control.oldest_offset)]
 
 
 def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
-    """Whatever the disk refuses: nothing is removed before what has to be on disk is."""
+    """If any call of a reclaim fails no file is deleted before the new begin is on disk, and it can be repeated."""
     files = FaultyFiles()
     with opened(path, SMALL, files=files) as store:
         sent = fill(store, 4)
@@ -84,7 +84,7 @@ def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
 
 @shares
 def test_a_lock_that_a_stopped_process_holds_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that was stopped while it flushes, or writes: it is tried again, and then finished."""
+    """A reclaim does not wait for a process that is stopped while it flushes or writes, and is repeated later."""
     monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
@@ -104,7 +104,7 @@ def test_a_lock_that_a_stopped_process_holds_is_not_waited_for(path: Path, monke
 
 @shares
 def test_a_late_flush_does_not_bring_the_checkpoint_back(path: Path, background: Background) -> None:
-    """One of a segment that was finished before another process sealed the channel, and reclaimed all of it."""
+    """A flush that ends after another process sealed and reclaimed everything does not restore an old checkpoint."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.OS)) as store:
         with opened(path, SMALL) as other:
             fill_without_flush(other)
@@ -127,7 +127,7 @@ def fill_without_flush(store: Store) -> None:
 
 @shares
 def test_segments_of_others_are_flushed_although_earlier_ones_are_reclaimed(path: Path) -> None:
-    """A flush begins with the first segment there is, if the one it knew of was removed."""
+    """A flush begins with the first segment there is, if the one it would begin with was deleted."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         fill(store, 1)
         consume(store)
@@ -140,7 +140,7 @@ def test_segments_of_others_are_flushed_although_earlier_ones_are_reclaimed(path
 
 
 def test_a_segment_that_is_missing_holds_nothing_back(path: Path) -> None:
-    """Those around it are reclaimed as if it existed."""
+    """A missing segment holds back nothing, and those around it are reclaimed."""
     with opened(path, SMALL) as store:
         fill(store, 3)
         _, missing, last = store.segments.begins
@@ -151,7 +151,7 @@ def test_a_segment_that_is_missing_holds_nothing_back(path: Path) -> None:
 
 
 def test_an_index_without_its_segment_is_removed(path: Path) -> None:
-    """A power cut may leave it; other files are left alone."""
+    """An index whose segment is missing, as after a power cut, is deleted, and other files stay."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         store.log.store_index_entries()
@@ -164,7 +164,7 @@ def test_an_index_without_its_segment_is_removed(path: Path) -> None:
 
 @shares
 def test_a_reader_whose_segment_was_reclaimed_gets_an_error(path: Path) -> None:
-    """Also if it is in front of it, in another process that has not scanned the directory since."""
+    """A reader in or before a reclaimed segment gets an error, also in a process that has not scanned since."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         replay = reader_of(other)
@@ -187,7 +187,7 @@ def _held(store: Store) -> tuple[int, int]:
 
 
 def test_an_idle_channel_uses_no_disk_space(path: Path, background: Background) -> None:
-    """A receiver or sender in what was removed releases it, flushed or not."""
+    """An idle channel uses no disk space, because readers and senders release deleted files."""
     with opened(path, SMALL) as store, consumer(store) as receiver:
         for payload in fill(store, 1):
             assert receiver.native.take() == payload
@@ -202,7 +202,7 @@ def test_an_idle_channel_uses_no_disk_space(path: Path, background: Background) 
 
 
 def test_a_reader_of_what_another_process_is_removing_may_continue(path: Path) -> None:
-    """Also in the moment in which the file is deleted, and that has not been announced."""
+    """A reader in a segment that another process is deleting may continue."""
     with opened(path, SMALL) as store:
         sent = fill(store, 2)
         replay = reader_of(store)
@@ -218,7 +218,7 @@ def test_a_reader_of_what_another_process_is_removing_may_continue(path: Path) -
 def test_a_reader_of_what_is_removed_may_continue_unless_it_is_idle(
     path: Path, rests: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is before it in its segment is stored nowhere else; but an idle reader is not waited for."""
+    """A reader may finish a segment that is being removed, and an idle reader releases it."""
     with opened(path, SMALL) as store:
         sent = fill(store, 1)
         replay = reader_of(store)
@@ -242,7 +242,7 @@ def test_a_reader_of_what_is_removed_may_continue_unless_it_is_idle(
 
 @shares
 def test_an_idle_reader_in_another_process_releases_it_too(path: Path, background: Background) -> None:
-    """It did not remove anything, and neither sends nor receives, so it gets no other notice."""
+    """An idle reader releases a segment that another process removed, without any other event."""
     with opened(path, SMALL) as resting, opened(path, SMALL) as third, opened(path, SMALL) as other:
         resting.log.append([b"sent"])
         with third.log.writing():
@@ -261,7 +261,7 @@ def test_an_idle_reader_in_another_process_releases_it_too(path: Path, backgroun
 
 @shares
 def test_a_sender_releases_files_before_it_creates_one(path: Path, background: Background) -> None:
-    """On a full disk there may be no other space for it."""
+    """A sender releases deleted files before it creates one, because a full disk may have no other space."""
     with opened(path, SMALL) as sender, opened(path, SMALL) as other:
         sender.log.append([b"sent"])
         consume(other)
@@ -272,7 +272,7 @@ def test_a_sender_releases_files_before_it_creates_one(path: Path, background: B
 
 
 def test_a_compressed_segment_that_was_removed_is_not_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nor is the plain file of one that was compressed: a reader in it continues in the compressed one."""
+    """Neither a removed compressed segment nor the plain file of a compressed one is kept open."""
     with opened(path, NO_FREE_LIST) as store:
         sent = fill(store, 4)
         replay = reader_of(store)
@@ -291,7 +291,7 @@ def test_a_compressed_segment_that_was_removed_is_not_kept(path: Path, monkeypat
 
 
 def test_files_of_the_free_list_stay_mapped(path: Path, background: Background) -> None:
-    """They have a name, and their pages are worth more than the memory they use."""
+    """Files of the free list stay mapped, because they are written to again."""
     del background  # no other thread opens files
     with opened(path, SMALL) as store:
         fill(store, 2)
@@ -306,7 +306,7 @@ def test_files_of_the_free_list_stay_mapped(path: Path, background: Background) 
 
 
 def test_the_maps_of_a_deleted_channel_stay(path: Path) -> None:
-    """Nothing was retired there: a process that has it open reads what it has, and gets an error when it needs more."""
+    """A process keeps the maps of a channel that was deleted, and gets an error when it needs another file."""
     with opened(path, SMALL) as store:
         sent = fill(store, 1)
         replay = reader_of(store)

@@ -67,7 +67,7 @@ def _send_and_shut_down(image: MountedImage, durability: str, segment_size: int 
 
 @pytest.mark.parametrize("segment_size", [4096, 1 << 20])
 def test_what_fsync_acknowledged_is_there_after_a_remount(image: MountedImage, segment_size: int) -> None:
-    """Every message, in order, for readers and consumers; and what is sent next has an offset that was never used."""
+    """After a remount every message acknowledged under FSYNC is stored in order, and new offsets were never used."""
     path = _send_and_shut_down(image, "FSYNC", segment_size)
     with blocking.open_channel(path, int, readonly=True) as channel:
         assert list(channel.replay("earliest")) == list(range(COUNT))
@@ -86,7 +86,7 @@ def test_what_fsync_acknowledged_is_there_after_a_remount(image: MountedImage, s
 
 
 def test_what_os_durability_lost_is_not_replaced(image: MountedImage) -> None:
-    """Without `FSYNC` a prefix is stored, consumers miss nothing of it, and no lost offset is used again."""
+    """After a remount without FSYNC a prefix is stored, and no lost offset is used again."""
     path = _send_and_shut_down(image, "OS")
     with blocking.open_channel(path, int) as channel:
         found = list(channel.replay("earliest"))
@@ -102,7 +102,7 @@ def test_what_os_durability_lost_is_not_replaced(image: MountedImage) -> None:
 
 
 def test_an_orderly_remount_changes_nothing_under_fsync(image: MountedImage) -> None:
-    """Everything is where it was, and the next message follows without a gap, unless the device has another number."""
+    """After an orderly remount under FSYNC the log continues without a gap, if the device has the same number."""
     path = image.path / "channel"
     options = ChannelOptions(durability=Durability.FSYNC)
     with blocking.open_channel(path, int, options=options) as channel:

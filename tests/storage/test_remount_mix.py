@@ -138,7 +138,7 @@ def _next(group: GroupReceiver[int]) -> int | None:
 def test_groups_and_transactions_survive_that_the_disk_comes_back(
     memory: Path, monkeypatch: pytest.MonkeyPatch, durability: Durability, group: int
 ) -> None:
-    """Whatever page of whatever file is old: groups skip no message, and transactions take effect once."""
+    """After a remount with any old pages groups skip no message, and transactions take effect once."""
     for seed in [int(SEED)] if SEED else range(group * ROUNDS, (group + 1) * ROUNDS):
         try:
             _run(memory / str(seed), monkeypatch, durability, Random(seed))

@@ -43,7 +43,7 @@ def foreign(path: Path) -> Path:
 
 @pytest.mark.parametrize("readonly", [False, True], ids=["to write", "to read"])
 def test_the_control_file_of_another_channel_is_refused(foreign: Path, readonly: bool) -> None:
-    """Its checkpoint would make recovery delete messages: nothing is changed, and the error names the command."""
+    """A control file of another channel is refused with the repair command, because recovery would delete messages."""
     before = sorted(foreign.rglob("*.seg"))
     with pytest.raises(StorageError, match=r"belongs to another channel.*repair"), opened(foreign, readonly=readonly):
         pass
@@ -80,7 +80,7 @@ class SwappingFiles(Files):
 
 
 def test_a_channel_may_be_replaced_at_any_moment_of_an_open(path: Path) -> None:
-    """Whichever of the two is opened then, or none: no message of either is lost."""
+    """If a channel is replaced during an open one of the two is opened, or none, and no message is lost."""
     for at in range(1, 1000):
         shutil.rmtree(path.parent)
         path.parent.mkdir()
@@ -104,7 +104,7 @@ def test_a_channel_may_be_replaced_at_any_moment_of_an_open(path: Path) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation opens a directory once")
 def test_a_directory_may_be_mounted_at_two_paths(tmp_path: Path) -> None:
-    """Threads that open and close it by both share one store, and none loses it while it uses it."""
+    """Threads that open one directory by two mounts share a store, and none loses it while it is in use."""
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()

@@ -122,14 +122,14 @@ def _shut_down_under(image: MountedImage, rng: random.Random, script: str, place
     ids=["alone", "same", "tasks"],
 )
 def test_no_sender_is_killed(image: MountedImage, rng: random.Random, script: str, places: list[str]) -> None:
-    """Each gets a StorageError for what is not on disk, and each that follows."""
+    """When the file system shuts down each sender gets a StorageError for what is not on disk, and no signal."""
     assert all(_shut_down_under(image, rng, script, places))
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("script", [_SENDER, _TASKS], ids=["processes", "tasks"])
 def test_no_sender_is_ever_killed(tmp_path: Path, rng: random.Random, script: str) -> None:
-    """The same at dozens of moments, for some hundred senders."""
+    """When the file system shuts down at dozens of moments hundreds of senders get a StorageError, and no signal."""
     for attempt in range(24):
         (tmp_path / str(attempt)).mkdir()
         with mounted_image(tmp_path / str(attempt), "xfs") as image:
@@ -174,7 +174,7 @@ _IDLE = 'print("idle", flush=True); sys.stdin.readline()'
 @pytest.mark.parametrize("before", ["pass", "channel.flush()"], ids=["committed", "flushed"])
 @pytest.mark.parametrize("first", ["sender.send(b'two')", "channel.flush()"], ids=["send", "flush"])
 def test_a_shut_down_while_idle_is_an_error(image: MountedImage, before: str, first: str) -> None:
-    """Segment and control file were flushed, so all their pages are read-only."""
+    """After a shutdown of the file system an idle channel raises, although all its pages are read-only."""
     body = f"""{before}
         {_IDLE}
         try:
@@ -201,7 +201,7 @@ _SENDS = f"""{_IDLE}
 
 @pytest.mark.skipif(PURE, reason="there only one process may have a channel open")
 def test_a_flush_by_another_process_is_noticed(image: MountedImage) -> None:
-    """It has made the control page read-only here."""
+    """A sender notices that a flush by another process made the control page read-only."""
 
     def flush() -> None:
         with opened(image.path / "channel", create=False) as store:
@@ -211,7 +211,7 @@ def test_a_flush_by_another_process_is_noticed(image: MountedImage) -> None:
 
 
 def test_what_the_kernel_wrote_out_is_noticed_after_a_second(image: MountedImage) -> None:
-    """The control page is read-only although no process flushed it."""
+    """A sender notices after a second that the kernel wrote the control page out."""
 
     def write_out() -> None:
         for path in (image.path / "channel" / "control", *(image.path / "channel" / "segments").iterdir()):
@@ -224,7 +224,7 @@ def test_what_the_kernel_wrote_out_is_noticed_after_a_second(image: MountedImage
 
 
 def test_a_position_that_is_flushed_each_time_is_an_error(image: MountedImage) -> None:
-    """With cursor_flush="fsync" a receiver gets a StorageError, and no signal."""
+    """With cursor_flush="fsync" a receiver gets a StorageError after a shutdown, and no signal."""
     body = f"""
         sender.send_many([b"more"] * 1000)
         with channel.receiver("name") as receiver:
@@ -250,7 +250,7 @@ def _cut(store: Store) -> None:
 
 
 def test_a_segment_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
-    """A message that would lie behind the end of the file is refused before it is stored, under FSYNC."""
+    """Under FSYNC a message behind the end of a segment that was cut off is refused before it is stored."""
     with opened(tmp_path / "channel", FSYNC) as store:
         store.log.append([bytes(5000)])
         store.flusher.commit()
@@ -264,14 +264,14 @@ def test_a_segment_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_all_that_was_acknowledged_is_there_after_a_remount(tmp_path: Path, rng: random.Random, kind: str) -> None:
-    """What a send returned for is found when the file system is mounted again."""
+    """After a shutdown and a remount every message whose send returned is stored."""
     _lose_nothing(tmp_path, kind, rng, attempts=4)
 
 
 def test_a_flush_that_reports_success_on_a_file_system_that_has_shut_down_fails(
     image: MountedImage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush that was running when ext4 or XFS shut down may return success for data that was not recorded."""
+    """A flush that runs while ext4 or XFS shuts down fails, although the system reports success."""
     path = image.path / "file"
     path.write_bytes(bytes(4096))
     files, descriptor = Files(), os.open(path, os.O_RDWR)
@@ -300,5 +300,5 @@ def _lose_nothing(directory: Path, kind: str, rng: random.Random, attempts: int)
 @pytest.mark.soak
 @pytest.mark.parametrize("kind", ["ext4", "xfs"])
 def test_nothing_acknowledged_is_ever_lost_by_a_shutdown(tmp_path: Path, rng: random.Random, kind: str) -> None:
-    """What a send returned for is found after the next mount, whenever the file system shut down."""
+    """Whenever the file system shuts down, messages whose sends returned are stored after a remount."""
     _lose_nothing(tmp_path, kind, rng, attempts=100)

@@ -47,7 +47,7 @@ def _flip(path: Path, position: int) -> None:
 
 
 def test_a_channel_resumes_where_it_was(path: Path) -> None:
-    """Messages, offsets, sequences and consumers are the same after reopening."""
+    """After reopening messages, offsets, sequences and consumers are the same."""
     with opened(path) as store:
         _send(store, 10)
         before = read_all(store)
@@ -60,7 +60,7 @@ def test_a_channel_resumes_where_it_was(path: Path) -> None:
 
 
 def test_closing_releases_everything(path: Path, background: Background) -> None:
-    """No descriptor and no map stays."""
+    """A closed store keeps no descriptor and no map."""
     before = descriptors_under(path)
     store = open_store(path)
     _send(store, 20)
@@ -78,7 +78,7 @@ def test_closing_releases_everything(path: Path, background: Background) -> None
 
 
 def test_opening_again_and_again_keeps_descriptors_flat(path: Path) -> None:
-    """Whether it succeeds or fails."""
+    """Opening repeatedly, with success or failure, leaves no descriptor open."""
     counts = set()
     for _ in range(5):
         files = FaultyFiles()
@@ -92,7 +92,7 @@ def test_opening_again_and_again_keeps_descriptors_flat(path: Path) -> None:
 
 
 def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
-    """A process that refuses a channel has not changed it."""
+    """An open that is refused because of the manifest changes nothing."""
     with opened(path) as store:
         store.log.append([b"one"])
 
@@ -109,7 +109,7 @@ def test_the_manifest_is_checked_before_anything_is_touched(path: Path) -> None:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.interval(3600), Durability.FSYNC])
 def test_closing_flushes_what_was_promised(path: Path, durability: Durability, background: Background) -> None:
-    """Under OS nothing is flushed at closing; otherwise everything is."""
+    """Closing flushes nothing under OS, and everything under other durabilities."""
     files = FaultyFiles()
     with opened(path, ChannelOptions(segment_size=4096, durability=durability), files=files) as store:
         store.log.append([b"one"])
@@ -120,7 +120,7 @@ def test_closing_flushes_what_was_promised(path: Path, durability: Durability, b
 
 
 def test_a_last_flush_that_fails_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Closing succeeds all the same, and frees the channel."""
+    """If the last flush fails the error is logged, and the channel is closed."""
     files = FaultyFiles()
     store = open_store(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600)), files=files)
     store.log.append([b"one"])
@@ -132,7 +132,7 @@ def test_a_last_flush_that_fails_is_logged(path: Path, caplog: pytest.LogCapture
 
 
 def test_a_closed_store_is_collected(path: Path, background: Background) -> None:
-    """Nothing in the background keeps it alive."""
+    """A closed store is collected, because no background work refers to it."""
     store = open_store(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600)))
     _send(store, 5)
     background.run()
@@ -145,7 +145,7 @@ def test_a_closed_store_is_collected(path: Path, background: Background) -> None
 
 @pytest.mark.parametrize("mapped", [2, 3, 8])
 def test_the_number_of_mapped_segments_is_bounded(path: Path, mapped: int, background: Background) -> None:
-    """However many segments there are, and however they are used."""
+    """The number of mapped segments is limited, whatever is read."""
     with opened(path, mapped=mapped) as store:
         _send(store, 60)
         store.flusher.flush()
@@ -160,7 +160,7 @@ def test_the_number_of_mapped_segments_is_bounded(path: Path, mapped: int, backg
 
 
 def test_a_readonly_store_cannot_write(path: Path) -> None:
-    """The parts that write do not exist."""
+    """A read-only store has no parts that write."""
     open_store(path).close()
     with opened(path, readonly=True) as store:
         assert isinstance(store, ReadOnlyStore)
@@ -171,7 +171,7 @@ def test_a_readonly_store_cannot_write(path: Path) -> None:
 
 
 def test_a_readonly_store_changes_nothing(path: Path) -> None:
-    """Not a byte, nor a time, whether a process writes or not."""
+    """A read-only store changes no byte and no time of a file, whether or not another process writes."""
     with opened(path) as store:
         _send(store, 10)
         store.seal()
@@ -200,7 +200,7 @@ def test_a_readonly_store_needs_a_complete_control_file(path: Path) -> None:
     "position", [0, 20, 40, WRITE_TAIL, WRITE_TAIL + 7, OLDEST_OFFSET, OLDEST_OFFSET + 4], ids=lambda p: f"byte {p}"
 )
 def test_a_damaged_word_is_noticed_when_the_channel_is_opened(path: Path, position: int) -> None:
-    """The channel is recovered, and everything is there."""
+    """Opening a channel with a damaged word recovers it, and every message is stored."""
     with opened(path) as store:
         _send(store, 10)
         before = read_all(store)
@@ -228,7 +228,7 @@ def test_a_lost_active_segment_does_not_lock_the_channel(path: Path) -> None:
 
 
 def test_a_purge_removes_everything_sent_before(path: Path) -> None:
-    """Messages are removed, sequences and offsets continue, and the files of old segments are deleted."""
+    """A purge deletes every message and old segment, and sequences and offsets continue."""
     with opened(path) as store:
         _send(store, 20)
         end = store.control.write_offset
@@ -242,16 +242,16 @@ def test_a_purge_removes_everything_sent_before(path: Path) -> None:
 
 
 def test_an_idle_reader_in_a_purged_segment_releases_it(path: Path) -> None:
-    """It holds deleted files, until maintenance releases them."""
+    """An idle reader in a purged segment keeps its file until maintenance releases it."""
     with opened(path) as store:
-        told: list[None] = []
-        handle(store.events.maintenance_due, lambda: told.append(None))
+        requested: list[None] = []
+        handle(store.events.maintenance_due, lambda: requested.append(None))
         store.purge()
-        assert told
+        assert requested
 
 
 def test_purging_twice_is_purging_once(path: Path) -> None:
-    """An empty channel can be purged too."""
+    """Purging an empty channel changes nothing."""
     with opened(path) as store:
         store.purge()
         _send(store, 3)
@@ -286,7 +286,7 @@ def test_a_purge_moves_every_consumer(path: Path) -> None:
 
 
 def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, background: Background) -> None:
-    """After a power cut no process looks for a deleted segment."""
+    """A purge is on disk before the first file is deleted."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, 20)
@@ -308,7 +308,7 @@ def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, backgro
 
 
 def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
-    """A reader at the end has seen all there will ever be; one before it has not."""
+    """A reader at the end of a sealed channel has reached its end, and one before it has not."""
     with opened(path) as store:
         store.log.append([b"one"])
         assert not store.has_ended(store.control.write_offset)
@@ -318,7 +318,7 @@ def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
 
 
 def test_all_messages_are_visible_before_a_channel_is_sealed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under FSYNC too: the sealing process may die, and no other could publish the rest."""
+    """Sealing under FSYNC publishes every message first, because the sealing process may die."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
         mark_sealed, seen = Control.mark_sealed, list[list[bytes]]()
 
@@ -337,7 +337,7 @@ def test_all_messages_are_visible_before_a_channel_is_sealed(path: Path, monkeyp
 
 
 def test_configuring_is_durable(path: Path) -> None:
-    """What was configured holds for every later open."""
+    """A configuration applies to every later open."""
     with opened(path, SMALL) as store:
         options = store.manifest.options
         changed = ChannelOptions(segment_size=4096, durability=Durability.FSYNC).resolve()
@@ -350,7 +350,7 @@ def test_configuring_is_durable(path: Path) -> None:
 
 
 def test_what_the_system_refuses_is_a_storage_error(path: Path) -> None:
-    """A caller that changes options, reads them or registers a name catches one kind of error, and can try again."""
+    """An operating system error in configuring or registering is a `StorageError`, and the call can be repeated."""
     files = FewDescriptors()
     with opened(path, SMALL, files=files) as store:
         assert store.processes is not None
@@ -372,7 +372,7 @@ def test_what_the_system_refuses_is_a_storage_error(path: Path) -> None:
 
 
 def test_a_replaced_interval_does_not_flush_any_more(path: Path) -> None:
-    """Configuring another durability stops the timer."""
+    """Configuring another durability stops the timer of the interval."""
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.interval(3600))) as store:
         store.configure(lambda manifest: replace(manifest, options=SMALL.resolve()))
         reader = reader_of(store)
@@ -382,7 +382,7 @@ def test_a_replaced_interval_does_not_flush_any_more(path: Path) -> None:
 
 
 def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -> None:
-    """Its numbers may be those of other files by then; a thread that was inside must not write to or lock them."""
+    """A closed channel writes to and locks none of its descriptors, whose numbers may be reused."""
     store = open_store(path)
     control, locks = store.control, store._membership.locks
     numbers = [control._descriptor, locks._descriptor]

@@ -43,7 +43,7 @@ def test_an_error_of_a_handler_reaches_the_caller() -> None:
 
 
 def test_no_handler_is_called_after_all_were_detached() -> None:
-    """`detach_all` covers each event."""
+    """After `detach_all` no handler of any event is called."""
     events, calls = StoreEvents(), list[str]()
     for name, event in vars(events).items():
         event.attach(lambda name=name: calls.append(name))

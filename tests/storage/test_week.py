@@ -119,11 +119,11 @@ def _live(path: Path, days: int, segments_a_day: int) -> None:
 
 
 def test_a_few_days_leave_a_channel_as_it_was(memory: Path) -> None:
-    """The week in short, for every run of the suite."""
+    """After a few simulated days the files and maps of a channel are as before."""
     _live(memory / "channel", days=3, segments_a_day=15 if PURE else 50)
 
 
 @pytest.mark.soak
 def test_a_week_leaves_a_channel_as_it_was(memory: Path) -> None:
-    """A segment a minute, day and night."""
+    """After a simulated week, with a segment each minute, the files and maps of a channel are as before."""
     _live(memory / "channel", days=7, segments_a_day=24 * 60)

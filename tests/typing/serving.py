@@ -56,7 +56,7 @@ async def serve(orders: FileChannel[Order], box: Sender[DeadLetter]) -> None:
     assert_type(orders.serve(handle), Service)
     orders.serve(handle_here, name="here", ordered=False, concurrency=4, grace=1.5)
     orders.serve(handle_any, dead_letter=box, start="latest", expires=60)
-    orders.serve(handle, name="crew", group=True, lease=5.0)
+    orders.serve(handle, name="workers", group=True, lease=5.0)
     orders.serve(partial(handle_for, "corner"))
     orders.serve(Handler(), retry=RetryPolicy(max_attempts=None, retry_on=(OSError, ValueError)))
     orders.serve(lambda order: assert_type(order.id, int))

@@ -48,7 +48,7 @@ async def fill(channel: FileChannel[int], count: int) -> None:
 
 
 async def test_receiving_does_not_move_the_stored_position(path: Path) -> None:
-    """However it is received, the cursor stays where the oldest message begins that is not acked."""
+    """The stored position stays at the oldest unacknowledged message, however messages are received."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 5000)
         with channel.ack_receiver() as rx:
@@ -105,7 +105,7 @@ async def test_acking_more_than_is_outstanding_moves_nothing(path: Path) -> None
 @one_loop
 @pytest.mark.parametrize("count", [0, -1, -(1 << 80), 1.0, "1", True, b"1"])
 async def test_a_count_is_a_number_of_messages(path: Path, count: object) -> None:
-    """Anything else is refused, and nothing changed."""
+    """`ack` refuses anything but a number of messages, and changes nothing."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -120,7 +120,7 @@ async def test_a_count_is_a_number_of_messages(path: Path, count: object) -> Non
 
 
 async def test_it_is_acknowledgable(path: Path) -> None:
-    """The protocol is what users write functions for, whatever the messages are and however they come."""
+    """A function for `Acknowledgable` accepts an `AckReceiver`."""
 
     def ack_half(acks: Acknowledgable) -> None:
         acks.ack(acks.unack_count // 2)
@@ -138,7 +138,7 @@ async def test_it_is_acknowledgable(path: Path) -> None:
 
 
 async def test_nacked_messages_are_redelivered_in_order_before_new_ones(path: Path) -> None:
-    """The newest n, or all of them, also across segments."""
+    """`nack` returns the newest n outstanding messages, or all of them, also across segments."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:
@@ -181,7 +181,7 @@ async def test_ack_skips_nacked_messages(path: Path) -> None:
 
 
 async def test_peek_returns_redelivered_and_then_new_messages(path: Path) -> None:
-    """In the order in which they would be received, and nothing is consumed."""
+    """`peek` returns messages in the order in which they would be received, and consumes none."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 2000)
         with channel.ack_receiver() as rx:
@@ -196,7 +196,7 @@ async def test_peek_returns_redelivered_and_then_new_messages(path: Path) -> Non
 
 
 async def test_statistics_count_messages_to_be_redelivered(path: Path) -> None:
-    """They are there to be received."""
+    """Statistics count messages that are to be redelivered as messages that can be received."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver() as rx:
@@ -214,7 +214,7 @@ def unwatched(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
-    """Whichever way it waits, a message that another task nacks wakes it."""
+    """A nack by another task wakes a waiting receiver, whichever way it waits."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx, rx.clone() as other:
@@ -229,7 +229,7 @@ async def test_a_task_that_waits_is_woken_by_a_nack(path: Path) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 async def test_a_nack_in_another_thread_wakes_a_task(path: Path) -> None:
-    """Receivers may be used from any thread."""
+    """A nack in another thread wakes a task that waits for a message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx, rx.clone() as other:
@@ -242,7 +242,7 @@ async def test_a_nack_in_another_thread_wakes_a_task(path: Path) -> None:
 
 
 async def test_a_nack_wakes_waiters_that_poll(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is no FIFO it is noticed at once all the same."""
+    """A nack is noticed at once by a waiter that polls because it has no FIFO."""
     monkeypatch.setattr("filechannel._wakeup.waiters.POLL", True)
     options = ChannelOptions(poll_interval=60)
     async with open_channel(path, int, options=options) as channel:
@@ -260,7 +260,7 @@ async def test_a_nack_wakes_waiters_that_poll(path: Path, monkeypatch: pytest.Mo
     PURE, reason="the pure implementation lets other threads run while it spins, which the guard forbids"
 )
 async def test_a_nack_is_noticed_by_a_spinning_receiver(path: Path) -> None:
-    """While it checks for new messages, it notices redelivered ones too."""
+    """A receiver that spins for new messages notices redelivered ones too."""
     async with open_channel(path, int, options=ChannelOptions(spin=0.05)) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -276,7 +276,7 @@ async def test_a_nack_is_noticed_by_a_spinning_receiver(path: Path) -> None:
 
 
 async def test_closing_never_advances(path: Path) -> None:
-    """5 unacked receives, reopen: the same 5 again."""
+    """Closing a receiver with 5 unacked messages stores no position: after reopening it receives the same 5."""
     async with open_channel(path, int) as channel:
         await fill(channel, 8)
         with channel.ack_receiver() as rx:
@@ -291,7 +291,7 @@ async def test_closing_never_advances(path: Path) -> None:
 
 
 async def test_the_name_is_that_of_a_plain_receiver(path: Path) -> None:
-    """Either owns it at a time, and resumes where the other stopped."""
+    """A plain and an acknowledging receiver share a name: one owns it at a time and resumes where the other stopped."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.receiver("mail") as plain:
@@ -311,7 +311,7 @@ async def test_the_name_is_that_of_a_plain_receiver(path: Path) -> None:
 
 
 async def test_start_counts_the_first_time(path: Path) -> None:
-    """As for a plain receiver."""
+    """`start` counts when the name is registered, and is ignored afterwards."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver(start="latest") as rx:
@@ -324,7 +324,7 @@ async def test_start_counts_the_first_time(path: Path) -> None:
 
 
 async def test_unsubscribe_forgets_the_name(path: Path) -> None:
-    """It starts from the beginning, without the outstanding messages."""
+    """After `unsubscribe` the name starts from the beginning, without outstanding messages."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -341,7 +341,7 @@ async def test_unsubscribe_forgets_the_name(path: Path) -> None:
 
 
 async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
-    """Each method raises, and nothing is acknowledged."""
+    """Each method of a closed receiver raises, and nothing is acknowledged."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx = channel.ack_receiver()
@@ -359,7 +359,7 @@ async def test_a_closed_receiver_refuses_everything(path: Path) -> None:
 
 
 async def test_closing_ends_the_wait_of_a_task(path: Path) -> None:
-    """It raises `ClosedResourceError` there."""
+    """Closing a receiver raises `ClosedResourceError` in the task that waits in it."""
     async with open_channel(path, int) as channel:
         with channel.ack_receiver() as rx:
             async with anyio.create_task_group() as group:
@@ -412,7 +412,7 @@ async def test_seek_backwards_forgets_outstanding_messages_behind_it(path: Path)
 
 
 async def test_seek_forwards_acknowledges_nothing(path: Path) -> None:
-    """The cursor waits for outstanding and nacked messages, and then follows the receiver."""
+    """After a seek forwards the stored position waits for outstanding and nacked messages."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -428,7 +428,7 @@ async def test_seek_forwards_acknowledges_nothing(path: Path) -> None:
 
 
 async def test_purge_leaves_nothing_outstanding(path: Path) -> None:
-    """Purged messages cannot be redelivered."""
+    """After a purge no purged message is outstanding or redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.ack_receiver() as rx:
@@ -456,7 +456,7 @@ class New(msgspec.Struct):
 
 
 async def test_a_message_that_does_not_decode_stays(path: Path) -> None:
-    """The cursor and outstanding messages stay; reading continues behind it, and the others still have to be acked."""
+    """An undecodable message keeps the cursor before it; reading continues behind it, and the others need acks."""
     async with open_channel(path, Old) as channel:
         with channel.sender() as tx:
             await tx.send_many([Old(0), Old("one"), Old(2)])
@@ -485,7 +485,7 @@ async def test_a_message_that_does_not_decode_stays(path: Path) -> None:
 
 
 async def test_the_end_comes_when_everything_is_acked(path: Path) -> None:
-    """A nack would bring a message again, so a receive waits until there is none that could come."""
+    """The stream ends only when everything is acknowledged, because a nack may redeliver a message until then."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         await channel.seal()
@@ -508,7 +508,7 @@ async def test_the_end_comes_when_everything_is_acked(path: Path) -> None:
 
 @pytest.mark.usefixtures("unwatched")
 async def test_the_last_ack_ends_a_receive_that_waits(path: Path) -> None:
-    """However the last message is acked, and however the others wait."""
+    """The last ack of a sealed channel ends waiting receives, whichever method acknowledges and whichever waits."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         await channel.seal()
@@ -531,7 +531,7 @@ async def test_the_last_ack_ends_a_receive_that_waits(path: Path) -> None:
 
 
 async def test_an_iteration_gets_what_is_nacked_after_the_last_message(path: Path) -> None:
-    """Workers that share a position end together, when all is done."""
+    """Workers that share a position end their iterations together, when every message is acknowledged."""
     async with open_channel(path, int) as channel:
         await fill(channel, 20)
         await channel.seal()
@@ -565,16 +565,16 @@ async def test_an_overtaken_receiver_gets_one_error(path: Path, most: int) -> No
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 3000)
         with channel.ack_receiver() as rx:
-            got, told = [await rx.receive()], list[DataExpiredError]()
+            got, errors = [await rx.receive()], list[DataExpiredError]()
             await run_sync(overtake, channel, 3)
             while got[-1] != 2999:
                 try:
                     got += await rx.receive_many(most)
                 except DataExpiredError as error:
-                    told.append(error)
+                    errors.append(error)
             first = channel._store.lookup.earliest()
-            assert [error.oldest for error in told] == [first.offset]
-            assert got == [*range(first.sequence - told[0].missed), *range(first.sequence, 3000)]
+            assert [error.oldest for error in errors] == [first.offset]
+            assert got == [*range(first.sequence - errors[0].missed), *range(first.sequence, 3000)]
             rx.ack(len(got))
             assert stored(channel) == 3000
 

@@ -178,7 +178,7 @@ async def test_a_sealed_channel_takes_nothing_more(path: Path) -> None:
 
 
 async def test_sealing_twice_is_sealing_once(path: Path) -> None:
-    """A second `seal` changes nothing."""
+    """Sealing a sealed channel changes nothing."""
     async with open_channel(path, Order) as orders:
         await orders.seal()
         before = orders.statistics().write_offset
@@ -411,7 +411,7 @@ async def test_configure_of_two_things_at_once_loses_neither(path: Path) -> None
 
 @one_loop
 async def test_configure_says_why_it_does_not_take_an_option(path: Path) -> None:
-    """`segment_size` is fixed at creation, `validate` belongs to one open, and others do not exist."""
+    """`configure` refuses `segment_size`, `validate` and unknown options, each with the reason."""
     expected = {
         "segment_size": "cannot change segment_size: it is fixed at creation",
         "validate": "cannot change validate: it is not stored; pass it to open_channel",
@@ -439,7 +439,7 @@ async def test_configure_refuses_a_schema_that_cannot_be_opened(path: Path) -> N
 
 
 async def test_configure_of_nothing_changes_nothing(path: Path) -> None:
-    """Without arguments `configure` leaves the manifest as it is."""
+    """`configure` without arguments leaves the manifest as it is."""
     async with open_channel(path, Order) as orders:
         before = (path / "channel.json").read_bytes()
         await orders.configure()
@@ -447,7 +447,7 @@ async def test_configure_of_nothing_changes_nothing(path: Path) -> None:
 
 
 async def test_the_async_methods_are_done_in_threads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the disk is slow in flush, seal, purge, configure or close, other tasks run."""
+    """Other tasks run while flush, seal, purge, configure or close wait for a slow disk."""
     import threading
 
     from filechannel._storage.system.os_calls import Files
@@ -471,7 +471,7 @@ async def test_the_async_methods_are_done_in_threads(path: Path, monkeypatch: py
 
 
 async def test_the_number_of_a_message_is_an_integer(path: Path) -> None:
-    """Anything else is refused by name, before the log is searched for it."""
+    """`offset_of` refuses anything but an integer before it searches the log."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2, 3])
         for wrong in (0.5, "x", True, None):
@@ -480,7 +480,7 @@ async def test_the_number_of_a_message_is_an_integer(path: Path) -> None:
 
 
 async def test_a_typed_channel_cannot_become_a_raw_one(path: Path) -> None:
-    """The codec is fixed at creation: the result could not be opened."""
+    """`configure` refuses to make a typed channel raw, because the codec is fixed at creation."""
     async with open_channel(path, int) as channel:
         with pytest.raises(TypeError, match="the codec is fixed at creation"):
             await channel.configure(schema=bytes)

@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 async def test_each_message_is_delivered_to_one_member_in_order(path: Path) -> None:
-    """The member that asks gets the next one; the position follows the oldest unacked message."""
+    """The member that asks gets the next message, and the position follows the oldest unacked one."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         members = [channel.group("g") for _ in range(3)]
@@ -90,7 +90,7 @@ async def test_each_message_is_delivered_to_one_member_in_order(path: Path) -> N
 
 
 async def test_every_way_to_receive(path: Path) -> None:
-    """One, many, with a record, as a delivery, in a loop, or only a look."""
+    """Members can receive one or many messages, records, deliveries and in a loop, and can peek."""
     async with open_channel(path, int) as channel:
         await fill(channel, 20)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -114,7 +114,9 @@ async def test_every_way_to_receive(path: Path) -> None:
 
 
 async def test_the_group_resumes_where_it_stopped(path: Path) -> None:
-    """Acked messages are never redelivered, also out of order; unacked ones are, and counts are kept."""
+    """After reopening acked messages are not redelivered, also acks out of order; the others are, and attempts are
+    kept.
+    """
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.group("g") as rx:
@@ -129,7 +131,7 @@ async def test_the_group_resumes_where_it_stopped(path: Path) -> None:
 
 
 async def test_start_counts_the_first_time(path: Path) -> None:
-    """Earliest, latest or an offset; a bad one registers nothing."""
+    """`start` is earliest, latest or an offset and counts at registration; a bad one registers nothing."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         assert await channel.group("early").receive() == 0
@@ -167,9 +169,7 @@ async def test_waiting_members_share_new_messages(path: Path) -> None:
 
 
 async def test_a_full_ring_waits_for_acks(path: Path) -> None:
-    """A group has a maximum of outstanding messages; then members wait, and an ack of any of them
-    lets them continue.
-    """
+    """A group has a maximum of outstanding messages; members wait then, and an ack of any member lets them continue."""
     async with open_channel(path, int) as channel:
         await fill(channel, GROUP_ENTRIES + 5)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -197,7 +197,7 @@ async def test_a_full_ring_waits_for_acks(path: Path) -> None:
 
 
 async def test_a_nacked_message_is_redelivered_to_any_member(path: Path) -> None:
-    """Before anything new, in order, with the attempt counted."""
+    """A nacked message is redelivered to any member before new ones, in order and with its attempt counted."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -222,36 +222,34 @@ async def test_a_nack_wakes_other_members(path: Path) -> None:
                 async with anyio.create_task_group() as tasks:
                     tasks.start_soon(other.receive)
                     await anyio.wait_all_tasks_blocked()
-                    begun = time.monotonic()
+                    started = time.monotonic()
                     delivery.nack()
                 assert other.unack_count == 1
-                if time.monotonic() - begun < 0.5:
+                if time.monotonic() - started < 0.5:
                     break  # and not only at the look that comes every second
                 other.nack()
             else:
-                pytest.fail("nobody is woken")
+                pytest.fail("no member is woken")
 
 
 async def test_a_delayed_nack_is_redelivered_when_it_is_due(path: Path) -> None:
-    """Others continue in between, and a waiting member is woken by nothing else."""
+    """A member gets a delayed message when it is due; others continue until then, and no other wakeup is needed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.group("g") as rx, channel.group("g") as other:
             first = await rx.receive_delivery()
-            begun = time.monotonic()
+            started = time.monotonic()
             first.nack(SHORT)
             assert await other.receive() == 1
             again = await other.receive_delivery()
             assert (again.value, again.attempt) == (0, 2)
-            assert time.monotonic() >= begun + SHORT
+            assert time.monotonic() >= started + SHORT
             with pytest.raises(AckError):
                 first.ack()
 
 
 async def test_a_message_whose_lease_expired_is_redelivered(path: Path) -> None:
-    """The member that had it can do nothing with it any more, and gets an error each time; the next
-    attempt is counted.
-    """
+    """After its lease expires a message is redelivered with the attempt counted; its former member gets an error."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
@@ -269,7 +267,7 @@ async def test_a_message_whose_lease_expired_is_redelivered(path: Path) -> None:
 
 
 async def test_acks_of_many_say_what_was_lost(path: Path) -> None:
-    """What is still this member's is acked all the same."""
+    """An ack of many raises for deliveries whose lease expired, and acknowledges the others."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.group("g", lease=SHORT) as slow, channel.group("g") as other:
@@ -287,7 +285,7 @@ async def test_acks_of_many_say_what_was_lost(path: Path) -> None:
 
 
 async def test_a_lease_can_be_extended(path: Path) -> None:
-    """As often as needed; it counts from then on."""
+    """`extend` can be called repeatedly, and the lease counts from the last call."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g", lease=0.2) as rx, channel.group("g") as other:
@@ -303,7 +301,7 @@ async def test_a_lease_can_be_extended(path: Path) -> None:
 
 
 async def test_processing_extends_the_lease(path: Path) -> None:
-    """However long the body takes; no other member gets the message, and it is acked at the end."""
+    """`processing` extends the lease for as long as the body runs, and acks the message at the end."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g", lease=0.3) as rx, channel.group("g") as other:
@@ -317,7 +315,9 @@ async def test_processing_extends_the_lease(path: Path) -> None:
 
 @pytest.mark.parametrize("error", [LookupError, anyio.get_cancelled_exc_class], ids=["error", "cancelled"])
 async def test_processing_that_fails_gives_it_back(path: Path, error: object) -> None:
-    """An error counts as an attempt, cancellation does not."""
+    """`processing` returns the message after an error, which counts as an attempt, and after cancellation, which does
+    not.
+    """
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.group("g") as rx:
@@ -333,7 +333,7 @@ async def test_processing_that_fails_gives_it_back(path: Path, error: object) ->
 
 
 async def test_closing_returns_messages_without_counting(path: Path) -> None:
-    """All that the member had, and others are woken for it; the last clone does it."""
+    """Closing the last clone of a member returns its messages without counting an attempt, and wakes other members."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx, other = channel.group("g"), channel.group("g")
@@ -358,7 +358,7 @@ async def test_closing_returns_messages_without_counting(path: Path) -> None:
 
 
 async def test_a_cancelled_receive_takes_nothing(path: Path) -> None:
-    """Waiting or in the middle of many."""
+    """A receive that is cancelled while it waits, or in the middle of many, takes nothing."""
     async with open_channel(path, int) as channel:
         with channel.group("g") as rx, channel.group("g") as other:
             for way in (rx.receive, rx.receive_delivery, lambda: rx.receive_many(9)):
@@ -373,7 +373,7 @@ async def test_a_cancelled_receive_takes_nothing(path: Path) -> None:
 
 
 async def test_the_stream_ends_when_every_member_has_acked(path: Path) -> None:
-    """A member that has nothing waits for the others, and gets what they nack, or the end."""
+    """At the end of a sealed channel a member waits for the others, and gets what they nack, or the end."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         await channel.seal()
@@ -406,7 +406,7 @@ async def test_the_stream_ends_when_every_member_has_acked(path: Path) -> None:
 
 
 async def test_an_undecodable_message_is_acked_separately(path: Path) -> None:
-    """It blocks no member, `ack(n)` does not count it, and it is redelivered until it is acked."""
+    """An undecodable message blocks no member, does not count in `ack(n)`, and is redelivered until it is acked."""
     async with open_channel(path, str) as channel, channel.sender() as tx:
         await tx.send_many(["0", "x", "2"])
         await channel.configure(schema=int)
@@ -455,7 +455,7 @@ async def test_what_a_group_is_advised_to_do_about_an_undecodable_message_works(
 
 
 async def test_an_error_waits_until_what_came_before_it_is_taken(path: Path) -> None:
-    """Of many, those before it are handed out, and the next call raises."""
+    """`receive_many` returns the messages before an error, and the next call raises it."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         await channel.configure(schema=str)
@@ -473,7 +473,7 @@ async def test_an_error_waits_until_what_came_before_it_is_taken(path: Path) -> 
 
 
 async def test_a_purge_is_reported_once(path: Path) -> None:
-    """A purge empties the group; a member of a channel that was purged elsewhere gets the number it missed."""
+    """A purge empties the group; after a purge by another process a member gets the number of missed messages once."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 10)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -489,7 +489,7 @@ async def test_a_purge_is_reported_once(path: Path) -> None:
 
 
 async def test_expired_data_is_reported_to_one_member(path: Path) -> None:
-    """Of all members one gets the error, with the number missed: new messages, and those to be redelivered."""
+    """One member gets `DataExpiredError` with the number of missed messages, new ones and those to be redelivered."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 2000)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -514,7 +514,7 @@ async def test_expired_data_is_reported_to_one_member(path: Path) -> None:
 
 
 async def test_consumers_lists_groups(path: Path) -> None:
-    """Kind, position, lag and the processes that have members."""
+    """`consumers()` lists a group with its kind, position, lag and the processes that have members."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         channel.receiver("a").close()
@@ -536,7 +536,7 @@ async def test_consumers_lists_groups(path: Path) -> None:
 
 @one_loop
 async def test_a_name_is_of_one_kind(path: Path) -> None:
-    """Single or group; the other is refused until the name is removed."""
+    """A name is a single consumer or a group, and the other kind is refused until the name is removed."""
     async with open_channel(path, int) as channel:
         channel.receiver("single").close()
         with pytest.raises(ConsumerMismatchError) as caught:
@@ -559,7 +559,7 @@ async def test_a_name_is_of_one_kind(path: Path) -> None:
 
 @one_loop
 async def test_the_last_member_may_unsubscribe(path: Path) -> None:
-    """As long as there are others, the name is theirs too."""
+    """`unsubscribe` is refused while the group has other members."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx, other = channel.group("g"), channel.group("g")
@@ -577,7 +577,7 @@ async def test_the_last_member_may_unsubscribe(path: Path) -> None:
 
 @one_loop
 async def test_a_group_without_members_expires(path: Path, clock: Clock) -> None:
-    """After so many seconds the next check removes it; not while one member is left."""
+    """A check removes an expired group without members, and keeps it while one member is left."""
     async with open_channel(path, int) as channel:
         first, second = channel.group("g", expires=60), channel.group("g")
         first.close()
@@ -592,7 +592,7 @@ async def test_a_group_without_members_expires(path: Path, clock: Clock) -> None
 
 
 async def test_join_waits_until_everything_is_acked(path: Path) -> None:
-    """By whichever member."""
+    """`join` returns when every message is acknowledged, by whichever member."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.group("g") as rx:
@@ -607,7 +607,7 @@ async def test_join_waits_until_everything_is_acked(path: Path) -> None:
 
 
 async def test_a_position_that_never_matches_ends_a_seek(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`StorageError` instead of an endless loop."""
+    """A seek that never finds a position raises `StorageError` instead of looping for ever."""
     async with open_channel(path, int) as channel:
         with channel.group("g") as rx:
             monkeypatch.setattr(WritableStore, "retain_from", lambda _store, _offset: False)
@@ -616,7 +616,7 @@ async def test_a_position_that_never_matches_ends_a_seek(path: Path, monkeypatch
 
 
 async def test_seeking_needs_everything_acked(path: Path) -> None:
-    """Else it is refused, with nothing changed; then the whole group resumes there."""
+    """A seek is refused while messages are unacked; afterwards it moves the whole group."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.group("g") as rx, channel.group("g") as other:
@@ -646,7 +646,7 @@ async def test_seeking_needs_everything_acked(path: Path) -> None:
 @one_loop
 @pytest.mark.parametrize("lease", [0, -1, float("nan"), float("inf"), "5", None, True])
 async def test_a_lease_is_a_time(path: Path, lease: object) -> None:
-    """Anything else is refused, and nothing is registered."""
+    """`group` refuses a lease that is not a time, and registers nothing."""
     async with open_channel(path, int) as channel:
         with pytest.raises((TypeError, ValueError), match="lease"):
             channel.group("g", lease=lease)  # type: ignore[arg-type]
@@ -656,7 +656,7 @@ async def test_a_lease_is_a_time(path: Path, lease: object) -> None:
 @one_loop
 @pytest.mark.parametrize("name", ["", "x" * 300, "\ud800", 5])
 async def test_a_bad_name_is_refused(path: Path, name: str) -> None:
-    """As it is for `receiver`."""
+    """`group` refuses the same names as `receiver`."""
     async with open_channel(path, int) as channel:
         with pytest.raises((TypeError, ValueError), match="name"):
             channel.group(name)
@@ -665,7 +665,7 @@ async def test_a_bad_name_is_refused(path: Path, name: str) -> None:
 
 @one_loop
 async def test_a_member_is_not_pickled(path: Path) -> None:
-    """Nor copied: what it has is this process's."""
+    """A member can be neither pickled nor copied, because its deliveries belong to this process."""
     async with open_channel(path, int) as channel:
         rx = channel.group("../g/")
         assert (rx.name, rx.lease) == ("../g/", 30.0)

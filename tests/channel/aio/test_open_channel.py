@@ -118,13 +118,13 @@ async def test_open_channel_can_be_awaited(path: Path) -> None:
 
 
 async def test_nothing_happens_before_the_context_is_used(path: Path) -> None:
-    """Calling `open_channel` touches no file; awaiting or entering the result does."""
+    """Calling `open_channel` touches no file; awaiting or entering its result does."""
     open_channel(path, Order)
     assert not path.exists()
 
 
 async def test_a_context_can_be_entered_again_after_it_was_closed(path: Path) -> None:
-    """The same context opens the channel each time it is entered."""
+    """A context opens the channel each time it is entered."""
     context = open_channel(path, int)
     async with context as first, first.sender() as tx:
         await tx.send(1)
@@ -635,7 +635,7 @@ def opener(path: Path) -> Iterator[None]:
 
 @pytest.mark.usefixtures("opener")
 async def test_opening_can_be_cancelled_while_another_process_is_opening_it(path: Path) -> None:
-    """That one may have been stopped; opening another channel does not wait for it either."""
+    """An open that waits for another process, which may be stopped, can be cancelled, and delays no other channel."""
     with anyio.move_on_after(0.05) as scope:
         await open_channel(path, Order)
     assert scope.cancelled_caught

@@ -78,7 +78,7 @@ async def test_receive_record_returns_the_position_of_the_message(path: Path) ->
 
 
 async def test_receive_record_nowait_does_not_wait(path: Path) -> None:
-    """It gives the record that is there, and raises `WouldBlock` where none is."""
+    """`receive_record_nowait` returns the next record, and raises `WouldBlock` if there is none."""
     async with open_channel(path, str) as channel, channel.sender() as tx, channel.receiver() as rx:
         with pytest.raises(WouldBlock):
             rx.receive_record_nowait()
@@ -94,7 +94,7 @@ async def test_receive_record_nowait_does_not_wait(path: Path) -> None:
 @one_loop
 @pytest.mark.parametrize("way", ["ack_receiver", "group"])
 async def test_a_record_that_was_received_without_waiting_is_acknowledged_as_any(path: Path, way: str) -> None:
-    """It is outstanding until then, and is redelivered if it never is."""
+    """A record that was received without waiting is outstanding until it is acked, and is redelivered otherwise."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([7, 8])
         for expected in (7, 8):

@@ -209,7 +209,7 @@ async def test_a_bad_item_is_named_and_nothing_of_its_batch_is_sent(path: Path, 
 
 @one_loop
 async def test_an_iterable_that_fails_sends_nothing(path: Path) -> None:
-    """An error of the iterable is passed on, and nothing of the batch was written."""
+    """An error of the iterable is raised by the send, and nothing of the batch is written."""
 
     def items() -> Iterator[int]:
         yield 1
@@ -242,7 +242,7 @@ async def test_a_value_of_another_type_is_refused(path: Path, wrong: object) -> 
 
 @one_loop
 async def test_a_raw_channel_refuses_what_is_not_a_buffer(path: Path) -> None:
-    """The error names the type."""
+    """Sending anything but a buffer to a raw channel raises an error that names the type."""
     async with open_channel(path, bytes) as channel, channel.sender() as tx:
         for wrong in ("text", 3, None, [1]):
             with pytest.raises(MessageTypeError, match="buffer"):
@@ -407,7 +407,7 @@ async def test_a_message_is_sent_when_it_is_awaited(path: Path) -> None:
 
 
 async def test_the_item_can_be_named(path: Path) -> None:
-    """`item` is a keyword, as in anyio's streams."""
+    """`item` is a keyword argument, as in anyio's streams."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(item=1)
         tx.send_nowait(item=2)
@@ -475,7 +475,7 @@ async def test_a_payload_is_sent_as_it_is(path: Path, durability: Durability) ->
 
 
 async def test_a_payload_that_is_not_a_message_is_refused(path: Path) -> None:
-    """Nothing is sent, and a closed sender says that it is."""
+    """A payload that does not decode to a message is refused and not sent; a closed sender says that it is closed."""
     async with open_channel(path, Order) as orders, orders.sender() as tx:
         for payload in (b"", b"\xc1", msgspec.msgpack.encode({"id": "one"})):
             with pytest.raises(CodecError, match="not a valid Order"):

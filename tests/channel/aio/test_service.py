@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 
 async def test_every_message_is_handled_in_order_and_acked(path: Path) -> None:
-    """Also those that come later; each is acknowledged when its handler has returned."""
+    """Every message is handled in order, also those sent later, and acknowledged when its handler has returned."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         book, positions = Book(), list[int]()
@@ -42,7 +42,7 @@ async def test_every_message_is_handled_in_order_and_acked(path: Path) -> None:
 
 
 async def test_a_message_that_fails_ten_times_holds_up_the_rest(path: Path) -> None:
-    """All arrive in order, and the failures are counted."""
+    """Messages behind one that fails ten times are handled after it, in order, and the failures are counted."""
     async with open_channel(path, int) as channel:
         await fill(channel, 100)
         book, failures = Book(), 0
@@ -116,7 +116,7 @@ KINDS: dict[str, Callable[[Book], Callable[[int], Awaitable[None]]]] = {
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 async def test_every_awaitable_result_is_awaited(path: Path, kind: Callable[[Book], object]) -> None:
-    """Functions, methods, partials, objects with an async call, and functions that return an awaitable."""
+    """The service awaits the results of functions, methods, partials and async callables, and any awaitable."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         book = Book()
@@ -128,7 +128,7 @@ async def test_every_awaitable_result_is_awaited(path: Path, kind: Callable[[Boo
 
 
 async def test_a_plain_function_runs_in_a_thread(path: Path) -> None:
-    """The loop runs while it blocks, the messages are in order, and its errors are those of a handler."""
+    """A plain function runs in a thread: the loop keeps running, messages stay in order, and its errors are handled."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         got, here, gate, entered = list[int](), threading.get_ident(), threading.Event(), threading.Event()
@@ -152,7 +152,7 @@ async def test_a_plain_function_runs_in_a_thread(path: Path) -> None:
 
 
 async def test_a_blocked_thread_delays_no_other_service(path: Path) -> None:
-    """Another service ends while this one drains, and neither uses the threads that others need."""
+    """A service ends while another one drains a blocked thread, and neither uses the threads that others need."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         gate, entered, book = threading.Event(), threading.Event(), Book()
@@ -172,7 +172,7 @@ async def test_a_blocked_thread_delays_no_other_service(path: Path) -> None:
 
 
 async def test_cancellation_waits_for_a_thread(path: Path) -> None:
-    """A thread it is not known what is lost: what it has done is acknowledged, and the next message is not begun."""
+    """A cancelled service waits for a running thread and acknowledges its message, and starts no other message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         gate, entered, got = threading.Event(), threading.Event(), list[int]()
@@ -195,7 +195,7 @@ async def test_cancellation_waits_for_a_thread(path: Path) -> None:
 
 
 async def test_no_more_than_so_many_at_once(path: Path) -> None:
-    """The bound is reached and never exceeded; later messages wait in the channel."""
+    """The number of running handlers reaches *concurrency* and never exceeds it; later messages stay in the channel."""
     async with open_channel(path, int) as channel:
         await fill(channel, 100)
         running, most, done, gate = 0, 0, list[int](), anyio.Event()
@@ -218,7 +218,7 @@ async def test_no_more_than_so_many_at_once(path: Path) -> None:
 
 
 async def test_other_messages_are_processed_while_one_waits_for_its_next_attempt(path: Path) -> None:
-    """Even a single worker continues; the stored position waits for the failed message."""
+    """While a message waits for its next attempt even a single worker continues; the stored position stays at it."""
     async with open_channel(path, int) as channel:
         await fill(channel, 50)
         book, called = Book(), list[int]()
@@ -236,7 +236,7 @@ async def test_other_messages_are_processed_while_one_waits_for_its_next_attempt
 
 
 async def test_a_failed_message_is_redelivered_without_a_wakeup(path: Path) -> None:
-    """After its pause, while the service waits for others."""
+    """A failed message is redelivered after its pause, also while the service waits for messages."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         book, attempts = Book(), list[int]()
@@ -253,7 +253,7 @@ async def test_a_failed_message_is_redelivered_without_a_wakeup(path: Path) -> N
 
 
 async def test_idle_workers_process_one_message_each(path: Path) -> None:
-    """Messages that arrive one by one find a worker, while others run."""
+    """An idle worker handles a message that arrives while other workers are busy."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         book, gate = Book(), anyio.Event()
 
@@ -269,7 +269,7 @@ async def test_idle_workers_process_one_message_each(path: Path) -> None:
 
 
 async def test_one_failure_lets_the_others_drain(path: Path) -> None:
-    """The body is cancelled at once, and running handlers complete."""
+    """After one failure the body is cancelled at once, and running handlers complete."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         gate, fails, done = anyio.Event(), anyio.Event(), list[int]()

@@ -37,7 +37,7 @@ class Worker:
 
 @pytest.mark.parametrize("concurrency", [1, 5])
 async def test_random_lives(path: Path, rng: random.Random, concurrency: int) -> None:
-    """Each message is handled or has a letter; in order, exactly once, since nothing comes between done and acked."""
+    """A service that is cancelled, paused and left at random handles each message once, or dead-letters it."""
     async with open_channel(path, int, options=SMALL) as channel, graveyard(path) as (dead, box):
         await fill(channel, MESSAGES)
         worker = Worker(rng)

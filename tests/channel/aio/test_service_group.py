@@ -20,7 +20,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: int) -> None:
-    """A free member gets the next; at the end of a sealed channel all of them end."""
+    """A free member handles the next message; at the end of a sealed channel all members end."""
     async with open_channel(path, int, options=SMALL) as channel:
         await fill(channel, 1000)
         await channel.seal()
@@ -32,7 +32,7 @@ async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: 
                 await checkpoint()
 
             await channel.serve(
-                handle, name="crew", group=True, ordered=concurrency == 1, concurrency=concurrency, retry=NEVER
+                handle, name="workers", group=True, ordered=concurrency == 1, concurrency=concurrency, retry=NEVER
             )
 
         async with anyio.create_task_group() as group:
@@ -45,7 +45,7 @@ async def test_each_message_is_delivered_to_one_member(path: Path, concurrency: 
 
 
 async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
-    """After a failure any member may retry, and when the attempts are used up there is one letter."""
+    """After a failure any member may retry; when the attempts are used up there is one dead letter."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 20)
         await channel.seal()
@@ -59,7 +59,7 @@ async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
 
         async def serve() -> None:
             retry = RetryPolicy(max_attempts=4, delay=0)
-            await channel.serve(handle, name="crew", group=True, retry=retry, dead_letter=box)
+            await channel.serve(handle, name="workers", group=True, retry=retry, dead_letter=box)
 
         async with anyio.create_task_group() as group:
             for _ in range(3):
@@ -70,7 +70,7 @@ async def test_attempts_are_counted_for_the_whole_group(path: Path) -> None:
 
 
 async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
-    """Neither one that is cancelled, nor one whose grace is over; a failure between two attempts does count."""
+    """A cancelled handler and one whose grace is over count no attempt; a failure between two attempts does."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         entered = anyio.Event()
@@ -80,25 +80,25 @@ async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
             await anyio.sleep_forever()
 
         with anyio.CancelScope() as scope:
-            async with channel.serve(stay, name="crew", group=True):
+            async with channel.serve(stay, name="workers", group=True):
                 await entered.wait()
                 scope.cancel()
                 await anyio.sleep_forever()
         entered = anyio.Event()
-        async with channel.serve(stay, name="crew", group=True, grace=0.0):
+        async with channel.serve(stay, name="workers", group=True, grace=0.0):
             await entered.wait()
 
         async def fail(number: int) -> None:
             raise ValueError
 
-        async with channel.serve(fail, name="crew", group=True, retry=LATER) as service:
+        async with channel.serve(fail, name="workers", group=True, retry=LATER) as service:
             await until(lambda: service.statistics().failed == 1)
-        async with channel.group("crew") as rx:
+        async with channel.group("workers") as rx:
             assert (await rx.receive_delivery()).attempt == 2
 
 
 async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
-    """A handler, or a pause between two attempts, that takes several leases keeps its message."""
+    """A handler, or a pause between two attempts, that outlasts several leases keeps its message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         slow, other, gate = Book(), Book(), anyio.Event()
@@ -107,9 +107,9 @@ async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
             slow.add(number)
             await gate.wait()
 
-        async with channel.serve(handle, name="crew", group=True, lease=0.4) as service:
+        async with channel.serve(handle, name="workers", group=True, lease=0.4) as service:
             await slow.until(1)
-            async with channel.serve(other, name="crew", group=True, lease=0.4):
+            async with channel.serve(other, name="workers", group=True, lease=0.4):
                 await other.until(1)
                 await anyio.sleep(1.0)  # what is tested is that nothing happens
                 assert (slow.got, other.got) == ([0], [1])
@@ -119,18 +119,18 @@ async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
 
 
 async def test_a_message_that_every_attempt_leaves_unfinished(path: Path) -> None:
-    """After its last delivery it becomes a dead letter without another attempt: it may be what kills the handlers."""
+    """A message whose last delivery ends unfinished becomes a dead letter without another attempt."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1)
         await channel.seal()
-        async with channel.group("crew") as rx:
+        async with channel.group("workers") as rx:
             for _ in range(3):
                 (await rx.receive_delivery()).nack()
         book = Book()
         retry = RetryPolicy(max_attempts=3)
         with pytest.raises(HandlerError, match="UnfinishedError: no member finished it in 3 attempts"):
-            await channel.serve(book, name="crew", group=True, retry=retry)
-        await channel.serve(book, name="crew", group=True, retry=retry, dead_letter=box)
+            await channel.serve(book, name="workers", group=True, retry=retry)
+        await channel.serve(book, name="workers", group=True, retry=retry, dead_letter=box)
         [letter] = await letters(dead)
         assert (book.got, letter.attempts) == ([], 3)
         why = "the last member died, lost its lease or returned it"
@@ -140,7 +140,7 @@ async def test_a_message_that_every_attempt_leaves_unfinished(path: Path) -> Non
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_a_message_that_does_not_decode_has_one_letter(path: Path, concurrency: int) -> None:
-    """The member that came to it writes it, and acknowledges the message."""
+    """An undecodable message becomes one dead letter, written by the member that received it."""
     await mixed(path)
     async with open_channel(path, Order) as channel, graveyard(path) as (dead, box):
         got = list[int]()
@@ -155,7 +155,7 @@ async def test_a_message_that_does_not_decode_has_one_letter(path: Path, concurr
 
         async def serve() -> None:
             await channel.serve(
-                handle, name="crew", group=True, ordered=concurrency == 1, concurrency=concurrency, dead_letter=box
+                handle, name="workers", group=True, ordered=concurrency == 1, concurrency=concurrency, dead_letter=box
             )
 
         async with anyio.create_task_group() as group:
@@ -171,7 +171,7 @@ async def test_a_single_undecodable_message_becomes_a_letter_while_others_wait(p
         await channel.configure(schema=int)
         async with open_channel(path, int) as numbers, graveyard(path) as (dead, box):
             service = numbers.serve(
-                Book(), name="crew", group=True, ordered=False, concurrency=3, dead_letter=box, retry=AT_ONCE
+                Book(), name="workers", group=True, ordered=False, concurrency=3, dead_letter=box, retry=AT_ONCE
             )
             async with service:
                 await anyio.wait_all_tasks_blocked()
@@ -182,7 +182,7 @@ async def test_a_single_undecodable_message_becomes_a_letter_while_others_wait(p
 
 
 async def test_a_paused_member_leaves_everything_to_the_others(path: Path) -> None:
-    """Also what it failed on before; resumed, it takes part again."""
+    """Other members handle what a paused member leaves, also what failed in it; after `resume` it takes part again."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         first, second = Book(), Book()
@@ -191,16 +191,16 @@ async def test_a_paused_member_leaves_everything_to_the_others(path: Path) -> No
             first.add(number)
             raise ValueError
 
-        async with channel.serve(fail, name="crew", group=True, retry=LATER) as one:
+        async with channel.serve(fail, name="workers", group=True, retry=LATER) as one:
             await first.until(1)
             one.pause()
-            async with channel.serve(second, name="crew", group=True):
+            async with channel.serve(second, name="workers", group=True):
                 assert sorted(await second.until(10)) == list(range(10))
         assert first.got == [0]
 
 
 async def test_a_name_is_single_or_a_group(path: Path) -> None:
-    """One cannot be served as the other."""
+    """A single consumer name cannot be served as a group, nor a group as a single consumer."""
     async with open_channel(path, int) as channel:
         channel.serve(Book(), name="one").close()
         channel.serve(Book(), name="many", group=True).close()

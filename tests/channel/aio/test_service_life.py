@@ -60,7 +60,7 @@ async def open_later(gate: anyio.Event) -> None:
 
 
 async def test_an_error_of_the_body_drains_too(path: Path) -> None:
-    """It is raised as it is when the handler has come to its end."""
+    """An error of the body is raised as it is after the running handler has returned."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         entered, gate = anyio.Event(), anyio.Event()
@@ -82,7 +82,7 @@ async def test_an_error_of_the_body_drains_too(path: Path) -> None:
 
 
 async def test_a_message_without_attempts_left_ends_the_service(path: Path) -> None:
-    """The body is cancelled, the error names the message and the reason, and the message stays the next one."""
+    """A message without attempts left cancels the body, is named with the reason, and stays the next one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
 
@@ -103,7 +103,7 @@ async def test_a_message_without_attempts_left_ends_the_service(path: Path) -> N
 
 
 async def test_both_errors_are_raised(path: Path) -> None:
-    """If the body fails too, both are raised in a group."""
+    """If body and handler both fail, both errors are raised in a group."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -124,7 +124,7 @@ async def test_both_errors_are_raised(path: Path) -> None:
 
 
 async def test_an_error_that_is_not_worth_another_attempt(path: Path) -> None:
-    """It ends the service at the first attempt."""
+    """An error that is not retried ends the service at the first attempt."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -137,7 +137,7 @@ async def test_an_error_that_is_not_worth_another_attempt(path: Path) -> None:
 
 
 async def test_a_base_exception_is_raised_as_it_is(path: Path) -> None:
-    """It says nothing about the message, which is redelivered."""
+    """A base exception is raised as it is and counts no attempt: the message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -151,7 +151,7 @@ async def test_a_base_exception_is_raised_as_it_is(path: Path) -> None:
 
 @pytest.mark.usefixtures("asyncio_only")
 async def test_a_stray_cancellation_is_a_failure(path: Path) -> None:
-    """A handler that awaits something cancelled does not end the service without a word."""
+    """A handler that awaits something cancelled does not end the service silently."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
 
@@ -168,7 +168,7 @@ async def test_a_stray_cancellation_is_a_failure(path: Path) -> None:
 @pytest.mark.parametrize("returns", [False, True])
 @pytest.mark.parametrize("options", [{}, {"group": True}, {"ordered": False, "concurrency": 2}])
 async def test_a_handler_that_cancels_its_task(path: Path, returns: bool, options: dict[str, bool]) -> None:
-    """The service raises when it ends: a task that waits beside it would wait for ever."""
+    """A handler that cancels its own task ends the service with an error, so that no task waits for it for ever."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
 
@@ -189,7 +189,7 @@ async def test_a_handler_that_cancels_its_task(path: Path, returns: bool, option
 
 
 async def test_await_runs_until_stopped(path: Path) -> None:
-    """Stopped by a handler, it ends when that has returned."""
+    """An awaited service that a handler stops ends when that handler has returned."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
 
@@ -204,7 +204,7 @@ async def test_await_runs_until_stopped(path: Path) -> None:
 
 
 async def test_stopped_from_another_thread_while_it_waits(path: Path) -> None:
-    """Any thread may stop it; no message has to arrive for that."""
+    """Any thread can stop a service that waits, without a message having to arrive."""
     async with open_channel(path, int) as channel:
         service = channel.serve(Book())
         async with anyio.create_task_group() as group:
@@ -215,7 +215,7 @@ async def test_stopped_from_another_thread_while_it_waits(path: Path) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_the_end_of_a_sealed_channel_ends_it(path: Path, concurrency: int) -> None:
-    """When everything is acknowledged; a message that failed comes before that."""
+    """A service of a sealed channel ends when everything is acknowledged; an error of a message comes before that."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         await channel.seal()
@@ -233,7 +233,7 @@ async def test_the_end_of_a_sealed_channel_ends_it(path: Path, concurrency: int)
 
 
 async def test_it_runs_once_and_frees_the_name(path: Path) -> None:
-    """The name is taken from `serve` on, and free when the service has ended or was stopped before it ran."""
+    """A service runs once; its name is free after it has ended, or was stopped before it ran."""
     async with open_channel(path, int) as channel:
         service = channel.serve(Book())
         with pytest.raises(ConsumerBusyError):
@@ -252,7 +252,7 @@ async def test_it_runs_once_and_frees_the_name(path: Path) -> None:
 
 
 async def test_what_is_sent_after_serve_is_handled(path: Path) -> None:
-    """The name is registered when `serve` returns, at the requested position."""
+    """The name is registered at the requested position when `serve` returns, so later messages are handled."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         book = Book()
@@ -263,7 +263,7 @@ async def test_what_is_sent_after_serve_is_handled(path: Path) -> None:
 
 
 async def test_closing_the_channel_under_it_is_an_error(path: Path) -> None:
-    """The message in flight is not acknowledged."""
+    """Closing the channel under a service raises an error, and the message in flight is not acknowledged."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         entered, gate = anyio.Event(), anyio.Event()
@@ -287,7 +287,7 @@ async def test_closing_the_channel_under_it_is_an_error(path: Path) -> None:
 
 @pytest.mark.parametrize("threads", [False, True], ids=["async", "thread"])
 async def test_grace_bounds_the_wait_for_a_handler(path: Path, threads: bool) -> None:
-    """One that still runs then is cancelled, or left alone if it is in a thread; its message is redelivered."""
+    """A handler that exceeds the grace is cancelled, or abandoned in its thread, and its message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         entered, gate = threading.Event(), threading.Event()
@@ -317,7 +317,7 @@ async def test_grace_bounds_the_wait_for_a_handler(path: Path, threads: bool) ->
 
 @pytest.mark.usefixtures("trio_only")
 async def test_a_cancellation_in_a_group_is_one(path: Path) -> None:
-    """A nursery of trio's raises its cancellations in a group: the service ends as if there was none."""
+    """A cancellation that a trio nursery raises in a group ends the service like a plain one."""
     import trio
 
     async with open_channel(path, int) as channel:
@@ -368,7 +368,7 @@ async def test_a_purge_is_not_an_error(path: Path) -> None:
 
 
 async def test_a_paused_service_starts_no_message(path: Path) -> None:
-    """Running handlers complete; after `resume` nothing is missing."""
+    """A paused service completes running handlers and starts no message; after `resume` none is missing."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         book = Book()
         async with channel.serve(book) as service:
@@ -385,7 +385,7 @@ async def test_a_paused_service_starts_no_message(path: Path) -> None:
 
 
 async def test_pause_all_and_resume_one_by_one(path: Path) -> None:
-    """One that is resumed later gets everything, too: no gap."""
+    """Services that are paused together and resumed one by one each get every message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 10)
         first, second = Book(), Book()
@@ -418,7 +418,7 @@ def failing(channel: FileChannel[int], retry: RetryPolicy) -> tuple[Service, Boo
 
 
 async def test_paused_between_two_attempts(path: Path) -> None:
-    """The next attempt waits for `resume`, however long that takes, and comes before anything else."""
+    """The next attempt of a message waits for `resume`, and comes before any other message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         service, book, called = failing(channel, LATER)
@@ -433,7 +433,7 @@ async def test_paused_between_two_attempts(path: Path) -> None:
 
 
 async def test_stopped_between_two_attempts(path: Path) -> None:
-    """It ends at once, and the message is what comes next."""
+    """A service that is stopped between two attempts ends at once, and the message stays the next one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         service, _, called = failing(channel, LATER)
@@ -443,7 +443,7 @@ async def test_stopped_between_two_attempts(path: Path) -> None:
 
 
 async def test_stopped_while_paused(path: Path) -> None:
-    """It ends although it is not resumed."""
+    """A paused service that is stopped ends without being resumed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         service = channel.serve(Book())
@@ -458,7 +458,7 @@ async def test_stopped_while_paused(path: Path) -> None:
 
 
 async def test_cancelled_in_a_handler(path: Path) -> None:
-    """The handler is cancelled, and its message is redelivered."""
+    """Cancelling a service cancels its handler, and the message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         entered, cancelled = anyio.Event(), list[int]()
@@ -511,7 +511,7 @@ async def test_a_plain_task_is_cancelled(path: Path, threads: bool) -> None:
 
 
 async def test_a_handler_that_never_waits_lets_other_tasks_run(path: Path) -> None:
-    """Other tasks run in between, and a cancellation is noticed."""
+    """While a handler never waits, other tasks run between messages, and a cancellation is noticed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 200_000)
         turns = 0
@@ -563,7 +563,7 @@ async def test_acks_reach_the_disk_as_the_options_say(path: Path, gate: Gate) ->
         ({"grace": "long"}, TypeError, "grace='long': must be"),
         ({"name": 3}, TypeError, "name=3"),
         ({"handler": 3}, TypeError, "handler=3: must be"),
-        ({"group": "crew"}, TypeError, "group='crew': must be True or False"),
+        ({"group": "workers"}, TypeError, "group='workers': must be True or False"),
         ({"group": True, "retry": RetryPolicy(max_attempts=1024)}, ValueError, "max_attempts=1024: .* at most 1023"),
         ({"dead_letter": 3}, TypeError, "dead_letter=3: must be a filechannel.Sender"),
     ],
@@ -571,7 +571,7 @@ async def test_acks_reach_the_disk_as_the_options_say(path: Path, gate: Gate) ->
 async def test_wrong_arguments_take_no_name(
     path: Path, options: dict[str, object], error: type[Exception], says: str
 ) -> None:
-    """They are named, and nothing is registered."""
+    """`serve` names wrong arguments and registers nothing."""
     async with open_channel(path, int) as channel:
         with pytest.raises(error, match=says):
             channel.serve(**{"handler": Book(), **options})  # type: ignore[arg-type]

@@ -88,7 +88,7 @@ async def pair(path: Path, durability: Durability = Durability.OS, **options: An
 
 @DURABILITIES
 async def test_outputs_and_ack_take_effect_together(path: Path, durability: Durability) -> None:
-    """At the end of the block, and not before."""
+    """Outputs and ack of a step take effect at the end of the block, and not before."""
     async with pair(path, durability) as it:
         await it.fill(1, 2, 3)
         async with transaction(it.rx, it.tx) as step:
@@ -102,7 +102,7 @@ async def test_outputs_and_ack_take_effect_together(path: Path, durability: Dura
 
 
 async def test_what_the_receiver_hands_out_in_the_block_belongs_to_the_step(path: Path) -> None:
-    """Whichever way it is received."""
+    """Whatever the receiver hands out in the block belongs to the step, whichever method receives it."""
     async with pair(path) as it:
         await it.fill(1, 2, 3, 4)
         async with transaction(it.rx, it.tx) as step:
@@ -114,7 +114,7 @@ async def test_what_the_receiver_hands_out_in_the_block_belongs_to_the_step(path
 
 
 async def test_an_error_undoes_the_step(path: Path) -> None:
-    """Nothing is sent, and what was received is redelivered, as another attempt."""
+    """An error in the block sends nothing, and the inputs are redelivered with another attempt counted."""
     async with pair(path) as it:
         await it.fill(1, 2)
         with pytest.raises(ZeroDivisionError):
@@ -131,7 +131,7 @@ async def test_an_error_undoes_the_step(path: Path) -> None:
 
 
 async def test_a_cancelled_step_does_not_count_as_an_attempt(path: Path) -> None:
-    """What was received is redelivered as if it had not been handed out."""
+    """A cancelled step redelivers its inputs as if they had not been handed out."""
     async with pair(path) as it:
         await it.fill(1)
         with anyio.CancelScope() as scope:
@@ -145,7 +145,7 @@ async def test_a_cancelled_step_does_not_count_as_an_attempt(path: Path) -> None
 
 
 async def test_a_step_receives_some_of_the_redelivered_messages(path: Path) -> None:
-    """The position is that of the first one that is still to be redelivered."""
+    """After a step that received some redelivered messages, the position is the first one still to be redelivered."""
     async with pair(path) as it:
         await it.fill(1, 2, 3)
         with pytest.raises(KeyError):
@@ -159,7 +159,7 @@ async def test_a_step_receives_some_of_the_redelivered_messages(path: Path) -> N
 
 
 async def test_a_step_without_outputs_acknowledges(path: Path) -> None:
-    """No record is needed for that: done again, it would send nothing again."""
+    """A step without outputs acknowledges without a control record, because repeating it sends nothing."""
     async with pair(path) as it:
         await it.fill(1, 2)
         async with transaction(it.rx, it.tx) as step:
@@ -169,7 +169,7 @@ async def test_a_step_without_outputs_acknowledges(path: Path) -> None:
 
 
 async def test_a_step_without_inputs_sends(path: Path) -> None:
-    """As one batch, and nothing has to be said about the position."""
+    """A step without inputs sends its outputs as one batch, without a control record."""
     async with pair(path) as it:
         async with transaction(it.rx, it.tx) as step:
             step.send_many(["a", "b"])
@@ -181,7 +181,7 @@ async def test_a_step_without_inputs_sends(path: Path) -> None:
 
 @DURABILITIES
 async def test_input_and_output_may_be_one_channel(path: Path, durability: Durability) -> None:
-    """What is sent comes as an input of a later step."""
+    """A step can send to its input channel, and a later step receives that."""
     options = ChannelOptions(durability=durability)
     async with (
         open_channel(path, int, options=options) as channel,
@@ -198,7 +198,7 @@ async def test_input_and_output_may_be_one_channel(path: Path, durability: Durab
 
 
 async def test_readers_of_the_output_see_messages_only(path: Path) -> None:
-    """The record of the position is not a message: sequences, lag and the end are the same without it."""
+    """Sequences, lag and the end of the output are the same for readers, because control records are not messages."""
     async with pair(path) as it:
         await it.fill(*range(5))
         with it.texts.receiver("reader") as reader:
@@ -216,7 +216,7 @@ async def test_readers_of_the_output_see_messages_only(path: Path) -> None:
 
 
 async def test_large_steps_span_segments(path: Path) -> None:
-    """A batch is one, however many segments it needs."""
+    """The outputs of a large step are one batch, across as many segments as it needs."""
     async with pair(path, segment_size=4096) as it:
         await it.fill(*range(3000))
         for first in range(0, 3000, 1000):
@@ -234,7 +234,7 @@ async def test_large_steps_span_segments(path: Path) -> None:
 
 @DURABILITIES
 async def test_the_position_follows_the_output(path: Path, durability: Durability) -> None:
-    """If a process died after the batch was appended and before the cursor moved, the next one resumes behind it."""
+    """If a process dies between appending the batch and moving the cursor, the next one resumes behind the input."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path, durability) as it:
         await it.fill(1, 2, 3)
@@ -249,7 +249,7 @@ async def test_the_position_follows_the_output(path: Path, durability: Durabilit
 
 
 async def test_a_name_that_is_registered_again_starts_from_the_beginning(path: Path) -> None:
-    """What its predecessor did does not concern it."""
+    """A name that is removed and registered again starts from the beginning, whatever its predecessor did."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert [await it.step(), await it.step()] == [1, 2]
@@ -263,7 +263,7 @@ async def test_a_name_that_is_registered_again_starts_from_the_beginning(path: P
 
 
 async def test_a_seek_is_not_undone(path: Path) -> None:
-    """A seek asks for those messages again, also if another process receives them."""
+    """A seek redelivers messages of earlier steps, also to another process."""
     async with pair(path) as it:
         await it.fill(1, 2, 3)
         for _ in range(3):
@@ -278,7 +278,7 @@ async def test_a_seek_is_not_undone(path: Path) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 async def test_a_seek_in_the_block_undoes_the_step(path: Path, again: bool) -> None:
-    """What was received before it is not what the position says any more."""
+    """A seek in the block undoes the step, because its inputs are not before the position any more."""
     async with pair(path) as it:
         await it.fill(1, 2)
         with pytest.raises(AckError, match="a seek moved"):
@@ -292,7 +292,7 @@ async def test_a_seek_in_the_block_undoes_the_step(path: Path, again: bool) -> N
 
 
 async def test_the_output_may_change_in_one_process(path: Path) -> None:
-    """Then everything in the former one is known; in another process it has to be looked at first."""
+    """A process may change the output of its steps; in another process the former output is searched first."""
     async with pair(path) as it, open_channel(path / "other", str) as other, other.sender() as otx:
         await it.fill(1, 2, 3, 4)
         assert await it.step() == 1
@@ -311,7 +311,7 @@ async def test_the_output_may_change_in_one_process(path: Path) -> None:
 
 
 async def test_a_lost_output_can_be_ignored(path: Path) -> None:
-    """A seek says that nothing in it counts, even one to the current position."""
+    """After a seek, even to the current position, a lost output channel is ignored."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert await it.step() == 1
@@ -326,7 +326,7 @@ async def test_a_lost_output_can_be_ignored(path: Path) -> None:
 
 @pytest.mark.parametrize("which", ["numbers", "texts"])
 async def test_purged_channels_forget_nothing(path: Path, which: str) -> None:
-    """Neither the inputs nor the outputs are needed to resume where it stopped."""
+    """After a purge of inputs and outputs a step resumes where the last one stopped."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path) as it:
         await it.fill(1, 2)
@@ -345,7 +345,7 @@ async def test_purged_channels_forget_nothing(path: Path, which: str) -> None:
 
 
 async def test_only_receivers_that_acknowledge_and_senders_will_do(path: Path) -> None:
-    """The error names what to use instead."""
+    """`transaction` refuses other receivers and senders, and the error names what to use instead."""
     async with pair(path) as it:
         with it.numbers.receiver("other") as fan_out, pytest.raises(TypeError, match=r"ack_receiver\(\)"):
             transaction(fan_out, it.tx)  # type: ignore[arg-type]
@@ -356,7 +356,7 @@ async def test_only_receivers_that_acknowledge_and_senders_will_do(path: Path) -
 
 
 async def test_closed_ones_are_refused(path: Path) -> None:
-    """Before anything is received."""
+    """A closed receiver or sender is refused before anything is received."""
     async with pair(path) as it:
         await it.fill(1)
         with it.texts.sender() as other:
@@ -377,7 +377,7 @@ async def test_closed_ones_are_refused(path: Path) -> None:
 
 
 async def test_a_receiver_that_is_closed_in_the_block_sends_nothing(path: Path) -> None:
-    """Its name may have another owner by then."""
+    """A step whose receiver is closed in the block sends nothing, because another process may own the name by then."""
     async with pair(path) as it:
         await it.fill(1)
         with pytest.raises(ClosedResourceError):
@@ -390,7 +390,7 @@ async def test_a_receiver_that_is_closed_in_the_block_sends_nothing(path: Path) 
 
 
 async def test_messages_received_before_must_be_acked_first(path: Path) -> None:
-    """They would be acknowledged by a step they do not belong to."""
+    """`transaction` refuses a receiver with outstanding messages, which the step would acknowledge."""
     async with pair(path) as it:
         await it.fill(1, 2)
         assert await it.rx.receive() == 1
@@ -402,7 +402,7 @@ async def test_messages_received_before_must_be_acked_first(path: Path) -> None:
 
 
 async def test_one_step_at_a_time(path: Path) -> None:
-    """What is received in one must not be acknowledged by another; clones are not a way around it."""
+    """A receiver or its clones can be in one step at a time."""
     async with pair(path) as it:
         await it.fill(1)
         with it.rx.clone() as clone:
@@ -420,7 +420,9 @@ async def test_one_step_at_a_time(path: Path) -> None:
 
 
 async def test_a_step_that_was_lost_is_over(path: Path) -> None:
-    """Ctrl-C may come between its start and its block: then its end is never called."""
+    """A step whose end was never called, because Ctrl-C came before its block, does not keep the next one from
+    starting.
+    """
     async with pair(path) as it:
         await it.fill(1)
         await transaction(it.rx, it.tx).__aenter__()
@@ -429,7 +431,7 @@ async def test_a_step_that_was_lost_is_over(path: Path) -> None:
 
 
 async def test_a_loop_of_steps_lets_others_run(path: Path) -> None:
-    """It gives way now and then, although it never has to wait."""
+    """A loop of steps that never waits yields to other tasks now and then."""
     async with pair(path) as it, anyio.create_task_group() as group:
         await it.fill(*range(20000))
         turns = 0
@@ -442,15 +444,15 @@ async def test_a_loop_of_steps_lets_others_run(path: Path) -> None:
 
         group.start_soon(count)
         await anyio.lowlevel.checkpoint()
-        begun, before = anyio.current_time(), turns
-        while anyio.current_time() < begun + 0.3:
+        started, before = anyio.current_time(), turns
+        while anyio.current_time() < started + 0.3:
             await it.step()
         assert turns > before + 10
         group.cancel_scope.cancel()
 
 
 async def test_acknowledging_is_in_order(path: Path) -> None:
-    """A message that will be redelivered later cannot be skipped."""
+    """A step that would skip a nacked message with a delay is refused, because acks are in order."""
     async with pair(path) as it:
         await it.fill(1, 2)
         with pytest.raises(AckError, match="in order"):
@@ -466,7 +468,7 @@ async def test_acknowledging_is_in_order(path: Path) -> None:
 
 
 async def test_bad_values_are_refused_at_once(path: Path) -> None:
-    """Where they are sent, and the step can continue without them."""
+    """A bad value is refused where it is sent, and the step can continue without it."""
     async with pair(path, max_message_size=100) as it:
         await it.fill(1)
         async with transaction(it.rx, it.tx) as step:
@@ -479,7 +481,7 @@ async def test_bad_values_are_refused_at_once(path: Path) -> None:
 
 
 async def test_a_sealed_output_refuses_a_step(path: Path) -> None:
-    """What was received is redelivered."""
+    """A step with a sealed output is refused, and its inputs are redelivered."""
     async with pair(path) as it:
         await it.fill(1)
         await it.texts.seal()
@@ -493,7 +495,7 @@ async def test_a_sealed_output_refuses_a_step(path: Path) -> None:
 
 @one_loop
 async def test_a_full_disk_undoes_the_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing is sent, what was received is redelivered uncounted, and the same step succeeds when there is space."""
+    """On a full disk a step sends nothing and its inputs are redelivered uncounted; it succeeds when there is space."""
     async with pair(path, segment_size=4096) as it:
         await it.fill(1, 2)
         await it.step()
@@ -520,7 +522,7 @@ async def test_a_full_disk_undoes_the_step(path: Path, monkeypatch: pytest.Monke
 
 @one_loop
 async def test_a_refused_flush_undoes_the_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Under FSYNC nothing is sent that is not on disk; the position of the next step is right again."""
+    """If a flush fails under FSYNC the step sends nothing, and the position of the next step is right."""
     async with pair(path, Durability.FSYNC) as it:
         await it.fill(1, 2)
         await it.step()
@@ -546,7 +548,7 @@ async def test_a_refused_flush_undoes_the_step(path: Path, monkeypatch: pytest.M
 
 @one_loop
 async def test_a_step_that_cannot_begin_receives_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the position cannot be flushed the error says so, and the next step tries again."""
+    """If the position cannot be flushed the step raises before it receives anything, and the next step tries again."""
     async with pair(path) as it:
         await it.fill(1)
 
@@ -563,7 +565,7 @@ async def test_a_step_that_cannot_begin_receives_nothing(path: Path, monkeypatch
 
 @one_loop
 async def test_an_origin_is_on_disk_before_a_record_names_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if the process that drew it died, or failed, before it was."""
+    """The origin is on disk before a record names it, also if the process that created it died or failed before."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path) as it:
         await it.fill(1)
@@ -590,7 +592,7 @@ async def test_an_origin_is_on_disk_before_a_record_names_it(path: Path, monkeyp
 
 @one_loop
 async def test_a_channel_that_was_replaced_gets_no_files(path: Path) -> None:
-    """Files that are created by name must not be created in another channel."""
+    """A step creates no files in a channel that replaced its own."""
     async with pair(path) as it:
         await it.fill(1)
         await anyio.Path(path / "texts").rename(path / "moved")
@@ -605,7 +607,7 @@ async def test_a_channel_that_was_replaced_gets_no_files(path: Path) -> None:
 
 @DURABILITIES
 async def test_steps_are_cancelled_at_random_moments(path: Path, durability: Durability, rng: Random) -> None:
-    """However often: every input has its outputs once, in order."""
+    """Steps that are cancelled at random moments send the outputs of every input once, in order."""
     async with pair(path, durability) as it:
         await it.fill(*range(300))
         while stored(it.numbers) < 300:

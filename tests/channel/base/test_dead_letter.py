@@ -63,7 +63,9 @@ async def mixed(path: Path) -> None:
 
 
 async def test_a_letter_contains_all_there_is_to_know(path: Path) -> None:
-    """The message as it is stored, the error, the attempts, the position and the time; the rest continues in order."""
+    """A dead letter has the stored message, the error, attempts, position and time; later messages are handled in
+    order.
+    """
     kept = replace(SMALL, retention=Retention(after_consumed="keep"))
     async with open_channel(path, int, options=kept) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1000)
@@ -93,7 +95,7 @@ async def test_a_letter_contains_all_there_is_to_know(path: Path) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 4])
 async def test_an_undecodable_message_is_skipped(path: Path, concurrency: int) -> None:
-    """Also the first and the last one, and with several workers that read it: one letter each."""
+    """Each undecodable message becomes one dead letter, also the first and the last one, and with several workers."""
     await mixed(path)
     async with open_channel(path, Order) as channel, graveyard(path) as (dead, box):
         got = list[int]()
@@ -115,7 +117,7 @@ async def test_an_undecodable_message_is_skipped(path: Path, concurrency: int) -
 
 
 async def test_without_a_dead_letter_channel_it_is_an_error(path: Path) -> None:
-    """An undecodable message ends the service as it ends a receive, and stays."""
+    """Without a dead-letter channel an undecodable message ends the service with the error of a receive, and stays."""
     await mixed(path)
     async with open_channel(path, Order) as channel:
         for _ in range(2):
@@ -125,7 +127,7 @@ async def test_without_a_dead_letter_channel_it_is_an_error(path: Path) -> None:
 
 
 async def test_a_letter_that_cannot_be_sent_loses_nothing(path: Path) -> None:
-    """The service ends with that error, and the message is what comes next."""
+    """If a dead letter cannot be sent the service ends with that error, and the message stays the next one."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 5)
         await dead.seal()
@@ -152,7 +154,7 @@ class OddError(Exception):
     ids=["odd", "surrogate", "long", "blank"],
 )
 async def test_an_error_that_is_hard_to_show(path: Path, error: Exception, reason: str) -> None:
-    """A message does not get stuck because of what its handler raises."""
+    """An error whose text is missing, blank, too long or not encodable becomes a short reason in the dead letter."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await fill(channel, 1)
         await channel.seal()
@@ -167,7 +169,7 @@ async def test_an_error_that_is_hard_to_show(path: Path, error: Exception, reaso
 
 
 async def test_a_handler_that_ruins_its_message(path: Path) -> None:
-    """The letter has what was sent, not what the handler made of it."""
+    """A dead letter has the message that was sent, although the handler changed the object."""
     async with open_channel(path, list[int]) as channel, graveyard(path) as (dead, box):
         with channel.sender() as tx:
             await tx.send([1, 2])
@@ -182,7 +184,7 @@ async def test_a_handler_that_ruins_its_message(path: Path) -> None:
 
 
 async def test_many_at_once_write_letters(path: Path) -> None:
-    """Each message without attempts left has one letter, and the others are handled."""
+    """With many workers each message without attempts left becomes one dead letter, and the others are handled."""
     async with open_channel(path, int, options=SMALL) as channel, graveyard(path) as (dead, box):
         await fill(channel, 300)
         await channel.seal()
@@ -205,7 +207,7 @@ async def make_letters(channel: FileChannel[int], box: Sender[DeadLetter], count
 
 
 async def test_redriven_messages_are_what_they_were(path: Path) -> None:
-    """Their bytes are untouched; each comes once, and a second time there is nothing to do."""
+    """`redrive` sends each message once with unchanged bytes; a second call has nothing to do."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 10)
         async with open_channel(path.with_name("other"), int) as other:
@@ -218,7 +220,7 @@ async def test_redriven_messages_are_what_they_were(path: Path) -> None:
 
 
 async def test_what_fails_again_is_not_redriven_again(path: Path) -> None:
-    """Letters that arrive while it runs wait for the next time."""
+    """Dead letters that are written during a redrive wait for the next one."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 10)
         async with channel.serve(refuse, retry=NEVER, dead_letter=box) as service:
@@ -229,7 +231,9 @@ async def test_what_fails_again_is_not_redriven_again(path: Path) -> None:
 
 
 async def test_a_payload_that_does_not_fit_stays(path: Path) -> None:
-    """What is before it is sent and acknowledged, and the error names the letter."""
+    """At a payload that does not fit `redrive` raises an error that names the letter, after the letters before it were
+    sent.
+    """
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 4)
         good = (await letters(dead))[0]
@@ -249,7 +253,7 @@ def stored_letters(dead: FileChannel[DeadLetter]) -> int:
 
 
 async def test_redriving_the_wrong_way_round_takes_no_name(path: Path) -> None:
-    """A channel that carries no letters is named, and holds nothing back afterwards; nor does one that is none."""
+    """`redrive` refuses arguments that are not a dead-letter channel and its target, and registers no consumer."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 4)
         known = [consumer.name for consumer in channel.consumers()]
@@ -260,7 +264,7 @@ async def test_redriving_the_wrong_way_round_takes_no_name(path: Path) -> None:
 
 
 async def test_redriving_under_another_name(path: Path) -> None:
-    """Each name resumes where it stopped; a running redrive is not disturbed."""
+    """Redrives under different names resume separately, and do not disturb each other."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 4)
         with dead.ack_receiver("redrive") as rx:
@@ -272,7 +276,7 @@ async def test_redriving_under_another_name(path: Path) -> None:
 
 
 async def test_redriving_can_be_cancelled(path: Path, rng: random.Random) -> None:
-    """Everything is sent once, whenever it was interrupted."""
+    """A redrive that is cancelled repeatedly sends every message once."""
     async with open_channel(path, int) as channel, graveyard(path) as (dead, box):
         await make_letters(channel, box, 600)
         good = (await letters(dead))[0]
@@ -287,7 +291,7 @@ async def test_redriving_can_be_cancelled(path: Path, rng: random.Random) -> Non
 
 
 async def test_raw_letters(path: Path) -> None:
-    """A channel of bytes has letters too, whatever is in them."""
+    """A channel of bytes has dead letters with any bytes."""
     async with open_channel(path, bytes) as channel, graveyard(path) as (dead, box):
         with channel.sender() as tx:
             await tx.send_many([b"", b"\xc1", b"x" * 5000])

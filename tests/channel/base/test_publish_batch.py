@@ -31,7 +31,7 @@ def parts(count: int, *, fail: bool = False) -> Iterator[list[bytes]]:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=repr)
 def test_all_of_them_at_once(path: Path, durability: Durability) -> None:
-    """Across any number of segments; waiting receivers are woken."""
+    """A batch becomes visible at once, across any number of segments, and wakes waiting receivers."""
     store = make(path, ChannelOptions(segment_size=4096, durability=durability))
     with blocking.open_channel(path, bytes) as channel, channel.receiver() as receiver:
         assert publish(store, parts(5000)) == 5000
@@ -41,7 +41,7 @@ def test_all_of_them_at_once(path: Path, durability: Durability) -> None:
 
 
 def test_none_of_them(path: Path) -> None:
-    """Interrupted in the middle, nothing was sent and nothing is left."""
+    """A batch that is interrupted in the middle is not sent, and nothing of it is left."""
     store = make(path)
     with pytest.raises(KeyboardInterrupt):
         publish(store, parts(50, fail=True))
@@ -51,7 +51,7 @@ def test_none_of_them(path: Path) -> None:
 
 
 def test_nothing_at_all(path: Path) -> None:
-    """An empty list is not a batch."""
+    """An empty list of payloads publishes nothing."""
     store = make(path)
     assert publish(store, iter([])) == 0
     assert store.control.write_offset == 0
@@ -59,7 +59,7 @@ def test_nothing_at_all(path: Path) -> None:
 
 
 def test_what_never_fits(path: Path) -> None:
-    """A payload that is too large, and more than the capacity."""
+    """A payload that is too large, and a batch above the capacity, are refused."""
     store = make(path, ChannelOptions(max_message_size=10, capacity=Capacity(max_messages=15)))
     for payloads in ([[b"x", b"x" * 11]], parts(20)):
         with pytest.raises(MessageTooLargeError):

@@ -38,7 +38,7 @@ def take(rx: AckReceiver[int]) -> Handed[object]:
 
 
 def test_an_ordered_service_waits_before_the_next_attempt(receiver: AckReceiver[int]) -> None:
-    """The message stays outstanding during the pause, and is redelivered afterwards."""
+    """An ordered service keeps the message outstanding during the pause, and redelivers it afterwards."""
     outcomes = outcomes_of(receiver)
     stats, found = outcomes.add_worker(), take(receiver)
     assert outcomes.failed(found, ERROR, stats) == RetryInOrder(0.5)
@@ -50,7 +50,7 @@ def test_an_ordered_service_waits_before_the_next_attempt(receiver: AckReceiver[
 
 
 def test_an_unordered_service_handles_others_during_the_pause(receiver: AckReceiver[int]) -> None:
-    """The message is nacked with the pause as its delay, and nothing is left to do."""
+    """An unordered service nacks the message with the pause as its delay, and handles others."""
     outcomes = outcomes_of(receiver, ordered=False)
     assert outcomes.failed(take(receiver), ERROR, outcomes.add_worker()) is None
     assert receiver.unack_count == 0
@@ -66,7 +66,9 @@ def failed_twice(rx: AckReceiver[int], outcomes: Outcomes) -> Handed[object]:
 
 
 def test_the_last_attempt_ends_a_service_without_dead_letters(receiver: AckReceiver[int]) -> None:
-    """The error names the attempts, and the message is redelivered without counting the last one."""
+    """Without dead letters the last attempt raises an error with the attempts, and the message is redelivered
+    uncounted.
+    """
     outcomes = outcomes_of(receiver)
     found = failed_twice(receiver, outcomes)
     with pytest.raises(HandlerError, match="2 attempts"):
@@ -75,7 +77,7 @@ def test_the_last_attempt_ends_a_service_without_dead_letters(receiver: AckRecei
 
 
 def test_a_message_is_acknowledged_after_its_letter(receiver: AckReceiver[int]) -> None:
-    """It is outstanding while the letter is sent, and dead afterwards."""
+    """A message is outstanding until its dead letter is sent, and acknowledged afterwards."""
     outcomes = outcomes_of(receiver, dead_letters=True)
     stats, found = outcomes.add_worker(), failed_twice(receiver, outcomes)
     decision = outcomes.failed(found, ERROR, stats)
@@ -89,7 +91,9 @@ def test_a_message_is_acknowledged_after_its_letter(receiver: AckReceiver[int]) 
 
 
 def test_a_letter_that_cannot_be_sent_leaves_its_message(receiver: AckReceiver[int]) -> None:
-    """The error is raised, and the message is redelivered without counting the attempt."""
+    """If the dead letter cannot be sent the error is raised, and the message is redelivered without counting the
+    attempt.
+    """
     outcomes = outcomes_of(receiver, dead_letters=True)
     stats, found = outcomes.add_worker(), failed_twice(receiver, outcomes)
     with pytest.raises(OSError, match="full"), outcomes.dead_lettering(found, stats):
@@ -98,7 +102,7 @@ def test_a_letter_that_cannot_be_sent_leaves_its_message(receiver: AckReceiver[i
 
 
 def test_a_message_that_was_removed_has_no_letter(receiver: AckReceiver[int]) -> None:
-    """A purge may come before its payload is read again: that counts as a failure, and ends nothing."""
+    """A purged message that failed is counted, becomes no dead letter and ends nothing."""
     outcomes = outcomes_of(receiver, dead_letters=True)
     stats, found = outcomes.add_worker(), take(receiver)
     with outcomes.dead_lettering(found, stats):

@@ -21,18 +21,18 @@ def pauses(policy: RetryPolicy, error: Exception | None = None) -> list[float | 
 
 
 def test_pauses_grow_up_to_the_longest() -> None:
-    """Each is so many times the one before, and after the last attempt there is none."""
+    """Each pause is a multiple of the one before, up to the longest, and after the last attempt there is none."""
     policy = RetryPolicy(max_attempts=6, delay=1, factor=3, max_delay=20, jitter=0)
     assert pauses(policy) == [1, 3, 9, 20, 20, None]
 
 
 def test_one_attempt_is_one_attempt() -> None:
-    """Nothing is tried again."""
+    """With one attempt a message is not retried."""
     assert pauses(RetryPolicy(max_attempts=1)) == [None]
 
 
 def test_for_ever_does_not_overflow() -> None:
-    """Without a last attempt the pause stays the longest, however often it is tried."""
+    """Without a last attempt the pause stays at the longest, however many attempts there are."""
     policy = RetryPolicy(max_attempts=None, delay=0.5, factor=1e9, max_delay=7, jitter=0)
     assert policy.pause_after(10**6, ValueError()) == 7
     assert not policy.is_beyond(10**9)
@@ -49,7 +49,7 @@ def test_jitter_stays_within_its_bounds(rng: random.Random) -> None:
 
 
 def test_only_some_errors_are_worth_another_attempt() -> None:
-    """Any other error is the last one at once."""
+    """An error that `retry_on` does not list is not retried."""
     policy = RetryPolicy(max_attempts=2, retry_on=(OSError, KeyError), jitter=0)
     assert pauses(policy, ConnectionError()) == [0.1, None]
     assert pauses(policy, KeyError()) == [0.1, None]
@@ -57,7 +57,7 @@ def test_only_some_errors_are_worth_another_attempt() -> None:
 
 
 def test_some_errors_are_not_worth_another_attempt() -> None:
-    """Although their base is; what is derived from them is not either."""
+    """An error that is excluded, or derived from an excluded one, is not retried although its base is listed."""
     policy = RetryPolicy(max_attempts=2, retry_on=(OSError, LookupError), give_up_on=ConnectionError, jitter=0)
     assert pauses(policy, OSError()) == [0.1, None]
     assert pauses(policy, ConnectionError()) == [None]
@@ -89,14 +89,14 @@ def test_some_errors_are_not_worth_another_attempt() -> None:
     ],
 )
 def test_a_wrong_field_is_named(field: str, value: object, error: type[Exception]) -> None:
-    """It is refused when it is made, and the error says which field, which value and what is allowed."""
+    """Creating a policy with a wrong field raises an error with the field, the value and what is allowed."""
     with pytest.raises(error, match=rf"^{field}=.*: must be ") as caught:
         RetryPolicy(**{field: value})  # type: ignore[arg-type]
     assert repr(value) in str(caught.value)
 
 
 def test_a_policy_is_a_value() -> None:
-    """Equal if its fields are, frozen, and it pickles."""
+    """Policies with equal fields are equal, frozen and can be pickled."""
     policy = RetryPolicy(max_attempts=3, retry_on=(OSError,))
     assert pickle.loads(pickle.dumps(policy)) == policy == RetryPolicy(max_attempts=3, retry_on=(OSError,))
     with pytest.raises(AttributeError):

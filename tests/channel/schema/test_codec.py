@@ -170,7 +170,7 @@ def test_json_is_chosen_by_name() -> None:
 
 
 def test_bytes_can_be_messages_of_another_codec() -> None:
-    """A codec that is asked for is used for bytes too."""
+    """A codec that is asked for is used for bytes as well."""
     assert isinstance(codec_for(bytes, "msgpack"), MsgpackCodec)
 
 
@@ -258,7 +258,7 @@ def test_a_codec_of_another_type_is_refused(message_type: Any, codec: Any) -> No
 
 
 def test_raw_bytes_are_the_same_object() -> None:
-    """Raw mode copies no bytes."""
+    """In raw mode encoding bytes returns the same object."""
     payload = bytes(1000)
     codec = RawCodec()
     assert codec.encode(payload) is payload
@@ -299,7 +299,7 @@ def test_a_raw_message_is_a_copy() -> None:
 
 @pytest.mark.parametrize("value", ["text", 5, None, [1, 2], Order(1)])
 def test_raw_mode_takes_nothing_but_buffers(value: Any) -> None:
-    """What is no buffer is refused with its type, never interpreted."""
+    """Raw mode refuses anything but a buffer, and names its type."""
     with pytest.raises(MessageTypeError, match=f"accepts bytes or another buffer, not {type(value).__name__}"):
         payloads_of(bytes).encode(value)
 
@@ -414,12 +414,12 @@ def test_other_values_are_refused(message_type: Any, value: Any, validate: bool)
 
 @pytest.mark.parametrize(("message_type", "value"), _cases(REFUSED))
 def test_exact_types_accept_nothing_else(message_type: Any, value: Any) -> None:
-    """The types that need no further check are those of messages only."""
+    """`exact_types` contains the message types whose direct instances need no check, and no other type."""
     assert type(value) not in payloads_of(message_type).exact_types
 
 
 def test_exact_types_name_what_needs_no_check() -> None:
-    """Direct instances of these types are passed to the codec without a check."""
+    """`exact_types` lists the types whose direct instances go to the codec without a check."""
     assert payloads_of(Order | Cancel | None).exact_types == {Order, Cancel, type(None)}
     assert payloads_of(int).exact_types == {int}
     assert payloads_of(float).exact_types == {float, int}
@@ -454,7 +454,7 @@ def test_errors_call_a_type_what_the_user_calls_it(message_type: Any, name: str)
 
 
 def test_a_class_that_only_its_codec_knows_is_checked() -> None:
-    """With a codec of the user's own, an instance of the class is a message and nothing else."""
+    """With a user's codec, instances of the message class are accepted and nothing else."""
 
     class Packed:
         name = "packed"
@@ -521,14 +521,14 @@ def test_constraints_are_checked_only_on_request() -> None:
 
 
 def test_validation_finds_what_json_cannot_say() -> None:
-    """A float that JSON has no word for is refused when it is sent, not when it is received."""
+    """With `validate` a float that JSON cannot represent is refused when it is sent, not when it is received."""
     with pytest.raises(CodecError, match="not a valid float"):
         payloads_of(float, "json", validate=True).encode(float("nan"))
 
 
 @pytest.mark.parametrize("error", [ValueError("odd"), KeyError("odd"), RuntimeError(), ZeroDivisionError("odd")])
 def test_an_error_of_a_users_codec_is_a_codec_error(error: Exception) -> None:
-    """Whatever a codec raises is explained with its name, also when it says nothing."""
+    """An error of a user's codec becomes a `CodecError` with the codec's name, also if its text is empty."""
 
     class Failing(TextCodec):
         def encode(self, value: str, /) -> bytes:
@@ -540,7 +540,7 @@ def test_an_error_of_a_users_codec_is_a_codec_error(error: Exception) -> None:
 
 
 def test_a_codec_error_of_a_users_codec_stays_itself() -> None:
-    """A codec may raise CodecError with its own words."""
+    """A `CodecError` that a user's codec raises is passed through unchanged."""
 
     class Failing(TextCodec):
         def encode(self, value: str, /) -> bytes:
@@ -552,7 +552,7 @@ def test_a_codec_error_of_a_users_codec_stays_itself() -> None:
 
 @pytest.mark.parametrize("result", [bytearray(b"a"), memoryview(b"a"), "a", None])
 def test_a_codec_must_return_bytes(result: Any) -> None:
-    """A codec that returns anything else is named."""
+    """A codec that returns anything but bytes is refused, and the error names the codec."""
 
     class Odd(TextCodec):
         def encode(self, value: str, /) -> bytes:
@@ -575,7 +575,7 @@ def test_cancellation_is_not_a_codec_error() -> None:
 
 
 def test_refuse_explains_what_a_faster_path_met() -> None:
-    """A path that checks and encodes on its own raises the same errors."""
+    """`refuse` raises the same errors for a fast path that checks and encodes on its own."""
     payloads = payloads_of(Order)
     with pytest.raises(MessageTypeError, match="item 3 of the batch: the channel accepts Order, not int"):
         payloads.refuse(5, None, 3)

@@ -384,7 +384,7 @@ def decode_each_other(first: str, second: str, module: Any = msgspec.msgpack) ->
 
 @pytest.mark.parametrize("first", TYPES)
 def test_compatible_means_each_decodes_what_the_other_writes(first: str) -> None:
-    """For every pair of types the answer is what encoding and decoding really do."""
+    """Two types are compatible exactly if each really decodes what the other encodes."""
     answers = {second: find_difference(SCHEMAS[first], SCHEMAS[second]) is None for second in TYPES}
     assert answers == {second: decode_each_other(first, second) for second in TYPES}
 
@@ -395,7 +395,7 @@ IN_JSON = [name for name in TYPES if name not in {"any", "raw", "ext", "dict of 
 
 @pytest.mark.parametrize("first", IN_JSON)
 def test_compatible_types_are_so_in_json_too(first: str) -> None:
-    """What is compatible by the rules of msgpack is compatible in JSON."""
+    """Types that are compatible in MessagePack are compatible in JSON."""
     compatible = [second for second in IN_JSON if find_difference(SCHEMAS[first], SCHEMAS[second]) is None]
     assert [second for second in compatible if decode_each_other(first, second, msgspec.json)] == compatible
 
@@ -441,7 +441,7 @@ def structs(draw: st.DrawFn) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(structs(), structs())
 def test_random_records_are_judged_right(first: Any, second: Any) -> None:
-    """Whatever two versions of a record look like, the answer is what encoding and decoding really do."""
+    """For random versions of a record, compatibility is exactly what encoding and decoding really do."""
     stored, other = describe(first), describe(second)
     really = decodes(samples(first), second) and decodes(samples(second), first)
     if positions_have_other_names(stored, other):

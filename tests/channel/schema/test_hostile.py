@@ -75,7 +75,7 @@ def limited(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("limited")
 def test_a_difference_at_the_end_of_many_ways_is_found_once() -> None:
-    """A pair of records that was refused once is not compared again on each of 2**40 ways to it."""
+    """A refused pair of records is not compared again on each of the 2**40 ways that lead to it."""
     difference = find_difference(_doubling(40), describe(Tree))
     assert difference is not None
     assert difference.field.endswith(".children[].more")
@@ -116,7 +116,7 @@ def _union(members: list[Any]) -> Any:
 
 
 def test_a_large_literal_is_compared_by_its_values() -> None:
-    """As many values as fit into a manifest are compared, however they were chosen."""
+    """Large Literals are compared by their values, as many as fit into a manifest, however they were chosen."""
     values = [number << 40 for number in range(100_000)]
     one, other = (Schema.from_json({"root": {"kind": "literal", "values": each}}) for each in (values, values[1:]))
     assert reads(one, other)
@@ -124,7 +124,7 @@ def test_a_large_literal_is_compared_by_its_values() -> None:
 
 
 def test_values_of_other_types_are_not_the_same() -> None:
-    """Schemas that Python takes for equal, as 1 is True, differ."""
+    """Values that Python compares as equal, such as 1 and True, are different in a schema."""
     one, other = (Schema.from_json({"root": {"kind": "literal", "values": [value]}}) for value in (1, True))
     assert one == other
     assert find_difference(one, other) is not None
@@ -132,7 +132,7 @@ def test_values_of_other_types_are_not_the_same() -> None:
 
 @pytest.mark.parametrize("pattern", ["", "^(([a-z_]+)*)*!$", "("], ids=["any", "exponential", "invalid"])
 def test_a_pattern_is_never_matched(pattern: str) -> None:
-    """A text whose type has a pattern may not match it, so names of fields do not fit, not even those that would."""
+    """A key type with a pattern fits no field names, because patterns of stored schemas are never matched."""
     key = {"kind": "str", "constraints": {"pattern": pattern}}
     stored = Schema.from_json({"root": {"kind": "dict", "arguments": [key, {"kind": "str"}]}})
     difference = find_difference(stored, describe(Optional))
@@ -142,7 +142,7 @@ def test_a_pattern_is_never_matched(pattern: str) -> None:
 
 
 def test_errors_are_short() -> None:
-    """A type of megabytes is named by its beginning."""
+    """An error names a type of megabytes by its beginning."""
     stored = Schema.from_json({"root": {"kind": "literal", "values": [f"value {number}" for number in range(50_000)]}})
     difference = find_difference(stored, describe(Tree))
     assert difference is not None
@@ -151,7 +151,7 @@ def test_errors_are_short() -> None:
 
 @pytest.mark.parametrize("seed", range(300))
 def test_recursive_records_are_accepted_as_far_as_anything_allows(seed: int) -> None:
-    """Remembering what was accepted and refused changes no answer: it is the largest set of pairs that fits itself."""
+    """Caching results of comparisons changes no answer: compatible pairs are the largest set that is consistent."""
     random = Random(seed)
     reader, writer = _random_records(random), _random_records(random)
     accepted = {(one, other) for one in reader.records for other in writer.records}

@@ -68,7 +68,7 @@ def _dict_of(value: Any) -> Any:
 
 
 def test_a_struct_is_described_completely() -> None:
-    """Names in Python and on the wire, types, defaults, tag and layout are all there, as plain JSON."""
+    """The schema of a Struct has names, encoded names, types, defaults, tag and layout, as plain JSON."""
     assert _json(Order) == {
         "root": {"kind": "record", "name": "Order"},
         "records": {
@@ -170,7 +170,7 @@ class Pair(NamedTuple):
     ],
 )
 def test_other_records_are_described_alike(message_type: Any, form: str, fields: list[Any]) -> None:
-    """A dataclass, a TypedDict and a NamedTuple say which fields are required and which may be left out."""
+    """The schemas of a dataclass, a TypedDict and a NamedTuple say which fields are required."""
     (record,) = describe(message_type).records.values()
     assert record.form == form
     assert [(field.name, field.required, field.omittable) for field in record.fields] == fields

@@ -97,7 +97,7 @@ TYPES: list[Any] = [
 
 @pytest.mark.parametrize("message_type", TYPES, ids=str)
 def test_what_is_built_reads_and_writes_the_same(message_type: Any) -> None:
-    """Each decodes what the other writes, by the schema's own judgement; also of a schema that was stored."""
+    """A type built from a schema, also from a stored one, decodes what the original type encodes and vice versa."""
     schema = describe(message_type)
     assert find_difference(schema, describe(build_type(schema))) is None
     stored = Schema.from_json(msgspec.json.decode(msgspec.json.encode(schema.to_json())))
@@ -136,14 +136,14 @@ def test_a_round_trip(message_type: Any, message: Any, codec: Any) -> None:
     ],
 )
 def test_a_payload_that_is_not_a_message_is_refused(text: str, reason: str) -> None:
-    """Constraints, values of an Enum and unknown fields are checked, and the error names the field."""
+    """A built type checks constraints, Enum values and unknown fields, and the error names the field."""
     with pytest.raises(msgspec.ValidationError) as caught:
         msgspec.json.decode(text, type=build_type(describe(Node)))
     assert reason in str(caught.value)
 
 
 def test_patterns_are_left_out() -> None:
-    """A text need not match the pattern of a schema, whose author may be another user; its other limits count."""
+    """A built type has no patterns, whose author may be another user; the other limits of a text apply."""
     built = build_type(describe(Annotated[str, msgspec.Meta(pattern="^a", max_length=3)] | None))
     assert msgspec.json.decode('"xyz"', type=built) == "xyz"
     with pytest.raises(msgspec.ValidationError, match="length <= 3"):
@@ -154,14 +154,14 @@ def test_patterns_are_left_out() -> None:
     "other", [{"kind": "dict", "arguments": [{"kind": "str"}, {"kind": "int"}]}, {"kind": "tuple"}]
 )
 def test_constraints_in_a_union_are_left_out(other: dict[str, Any]) -> None:
-    """With some of them msgspec would read memory that is not its own."""
+    """Constraints inside a union are left out, because with some of them msgspec reads foreign memory."""
     text = {"kind": "str", "constraints": {"max_length": 3, "pattern": "^a"}}
     built = build_type(Schema.from_json({"root": {"kind": "union", "arguments": [text, other]}}))
     assert msgspec.json.decode('"abcd"', type=built) == "abcd"
 
 
 def test_defaults_are_what_they_are() -> None:
-    """Defaults that JSON has no equivalent of are made from what it has, for each message."""
+    """Defaults that JSON cannot represent are built for each message from their stored form."""
     built = build_type(describe(Node))
     one, other = (msgspec.json.decode('{"firstValue": 1}', type=built) for _ in range(2))
     assert one.blob == b"\xff"  # type: ignore[attr-defined]
@@ -185,13 +185,13 @@ LIST = {"kind": "list", "arguments": [{"kind": "int"}]}
 
 @pytest.mark.parametrize(("count", "expected"), [(1000, [1] * 1000), (2000, msgspec.UNSET)])
 def test_a_large_default_is_left_out(count: int, expected: object) -> None:
-    """It would be made again for each message that lacks the field; the other fields have theirs."""
+    """A large default is left out, because it would be built for each message; other fields keep theirs."""
     message: Any = msgspec.json.decode("{}", type=build_type(_with_default(LIST, [1] * count)))
     assert (message.a, message.b) == (expected, 7)
 
 
 def test_many_defaults_are_left_out() -> None:
-    """Those of a record have a limit together."""
+    """The defaults of a record have a common limit; those beyond it are left out."""
     fields = [
         {"name": f"a{number}", "wire_name": f"a{number}", "type": LIST, "required": False, "default": [1] * 500}
         for number in range(100)
@@ -202,7 +202,7 @@ def test_many_defaults_are_left_out() -> None:
 
 
 def test_defaults_that_multiply_each_other_are_left_out() -> None:
-    """A hundred records, each with a default of a hundred records, and so on."""
+    """Defaults of a hundred records that each contain a default of a hundred records are left out."""
     records = {
         f"R{level}": {
             "name": "R",
@@ -226,14 +226,14 @@ def test_defaults_that_multiply_each_other_are_left_out() -> None:
 
 
 def test_a_default_that_contains_itself_is_left_out() -> None:
-    """It would never be complete."""
+    """A default that contains itself is left out, because building it would not end."""
     built = build_type(_with_default({"kind": "record", "name": "R"}, {}))
     assert msgspec.json.encode(msgspec.json.decode("{}", type=built)) == b'{"b":7}'
 
 
 @pytest.mark.parametrize(("first", "other"), [(0, "x"), ("a", 1)])
 def test_many_values_are_any_of_their_types(first: int | str, other: object) -> None:
-    """Tables of values that were chosen to collide take quadratic time, so large ones are not made."""
+    """A Literal with many values is built as their types, because values chosen to collide take quadratic time."""
     values = [first + number if isinstance(first, int) else f"a{number}" for number in range(1001)]
     built = build_type(Schema.from_json({"root": {"kind": "literal", "values": values}}))
     beyond = -1 if isinstance(first, int) else "beyond"
@@ -245,7 +245,7 @@ def test_many_values_are_any_of_their_types(first: int | str, other: object) -> 
 @pytest.mark.parametrize("where", ["literal", "tag"])
 @pytest.mark.parametrize("value", [2**63, -(2**63) - 1])
 def test_integers_beyond_64_bits_are_damage(where: str, value: int) -> None:
-    """No type has such values, and Python's hashes of larger ones can be made equal."""
+    """A schema with integers beyond 64 bits is damage: no type has them, and their hashes can be made equal."""
     tagged = {"name": "R", "form": "struct", "fields": [], "tag_field": "t", "tag": value}
     schema = {
         "literal": {"root": {"kind": "literal", "values": [1, value]}},
@@ -256,13 +256,13 @@ def test_integers_beyond_64_bits_are_damage(where: str, value: int) -> None:
 
 
 def test_many_types_are_damage() -> None:
-    """More than fit into a manifest that this library writes."""
+    """A schema with more types than a manifest of this library can contain is damage."""
     with pytest.raises(ValueError, match="more than 100,000 types"):
         Schema.from_json({"root": {"kind": "tuple", "arguments": [{"kind": "int"}] * 100_000}})
 
 
 def test_a_deep_default_is_damage() -> None:
-    """It is written and converted by recursion."""
+    """A deeply nested default is damage, because it is written and converted by recursion."""
     default: object = 1
     for _ in range(70):
         default = [default]
@@ -272,7 +272,7 @@ def test_a_deep_default_is_damage() -> None:
 
 @pytest.mark.parametrize("count", [100, 200, 1000])
 def test_deeply_nested_records_are_built_or_refused(count: int) -> None:
-    """What is built is shallow enough for later code that walks it inside other calls."""
+    """Deeply nested records are built only as deep as later code can walk them inside other calls."""
     fields = [
         {"kind": "list", "arguments": [{"kind": "record", "name": f"R{(number + 1) % count}"}]}
         for number in range(count)
@@ -290,7 +290,7 @@ def test_deeply_nested_records_are_built_or_refused(count: int) -> None:
 
 
 def test_many_records_of_one_name_are_numbered_at_once() -> None:
-    """Numbers of a name are not tried from the beginning for each."""
+    """Numbering many records of one name does not start from the beginning for each."""
     tagged = {"form": "struct", "fields": [], "tag_field": "t"}
     names = [f"R{number}" for number in range(3000)]
     records = {name: {"name": "R", "tag": name, **tagged} for name in names}

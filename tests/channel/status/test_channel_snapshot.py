@@ -16,7 +16,7 @@ from tests.storage.channels import opened
 
 
 def _meanwhile(places: LogLookup, patch: pytest.MonkeyPatch, event: Callable[[], object], *, before: bool) -> None:
-    """Let something happen once, before somebody has looked for the oldest message or behind that."""
+    """Call *event* once, before or after the look-up of the oldest message."""
     earliest = places.earliest_entry
 
     def look() -> IndexEntry:

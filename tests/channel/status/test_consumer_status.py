@@ -92,7 +92,7 @@ async def test_a_consumer_is_described(path: Path) -> None:
 
 
 async def test_consumers_come_in_order_of_their_names(path: Path) -> None:
-    """Open or closed, and whatever their positions."""
+    """Consumers are listed in the order of their names, open or closed."""
     async with open_channel(path, int) as channel:
         with channel.receiver("b"), channel.receiver("a"):
             channel.receiver("c").close()
@@ -101,7 +101,7 @@ async def test_consumers_come_in_order_of_their_names(path: Path) -> None:
 
 @one_loop
 async def test_the_list_follows_every_change(path: Path) -> None:
-    """Registered, unsubscribed, removed: the next list has it, also that of another open."""
+    """The list shows every consumer that was registered, unsubscribed or removed, also by another open."""
     async with open_channel(path, int) as channel, open_channel(path, int, readonly=True) as reader:
         for name in ("a", "b", "c"):
             channel.receiver(name).close()
@@ -115,7 +115,7 @@ async def test_the_list_follows_every_change(path: Path) -> None:
 
 @one_loop
 async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The names are looked up once, and again only after a name was added or removed."""
+    """Listing consumers scans the directory only after a name was added or removed."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         scanned: list[Path] = []
         listing: Callable[[Files, Path], list[str]] = Files.list
@@ -139,7 +139,7 @@ async def test_listing_scans_no_directory_while_nothing_changes(path: Path, monk
 
 @one_loop
 async def test_a_deleted_file_is_not_a_consumer(path: Path) -> None:
-    """Listed consumers exist, although the deletion was not announced."""
+    """A consumer whose file was deleted without notice is not listed."""
     async with open_channel(path, int) as channel:
         channel.receiver("a").close()
         assert names(channel) == ["a"]
@@ -149,7 +149,7 @@ async def test_a_deleted_file_is_not_a_consumer(path: Path) -> None:
 
 @one_loop
 async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_message(path: Path, clock: Clock) -> None:
-    """It is 0 for a consumer that has read everything, and else the age of the oldest waiting message."""
+    """`lag_seconds` is 0 for a consumer that has read everything, and else the age of its oldest unread message."""
     async with open_channel(path, int, options=SMALL) as channel:
         with channel.receiver("slow") as slow, channel.receiver("fast") as fast:
             for number in range(5):
@@ -170,7 +170,7 @@ async def test_lag_in_seconds_is_the_age_of_the_oldest_unread_message(path: Path
 
 @one_loop
 async def test_lag_does_not_count_offset_gaps(path: Path, boots: Boots) -> None:
-    """After a power cut the log resumes at a later offset: the lag counts records only."""
+    """The lag counts records and no offset gap, also after a power cut."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a").close()
         await tx.send(1)
@@ -186,7 +186,7 @@ async def test_lag_does_not_count_offset_gaps(path: Path, boots: Boots) -> None:
 
 @one_loop
 async def test_lag_counts_only_what_is_still_stored(path: Path) -> None:
-    """What was dropped before a consumer came to it is not waiting for it any more."""
+    """Messages that were dropped before a consumer reached them do not count in its lag."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         channel.receiver("a").close()
         await tx.send_many(range(3000))
@@ -202,7 +202,7 @@ async def test_lag_counts_only_what_is_still_stored(path: Path) -> None:
 
 @one_loop
 async def test_idle_is_the_time_since_the_last_move(path: Path) -> None:
-    """Every received message resets it."""
+    """Every received message resets the idle time of its consumer."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send(1)
         before = time.time()
@@ -212,7 +212,7 @@ async def test_idle_is_the_time_since_the_last_move(path: Path) -> None:
 
 @one_loop
 async def test_a_readonly_channel_may_list_and_join(path: Path) -> None:
-    """It removes nothing."""
+    """A read-only channel can list consumers and join, but remove none."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send(1)
         async with open_channel(path, int, readonly=True) as reader:
@@ -225,7 +225,7 @@ async def test_a_readonly_channel_may_list_and_join(path: Path) -> None:
 
 @one_loop
 async def test_a_closed_channel_lists_no_consumer(path: Path) -> None:
-    """Every method raises `ClosedResourceError`."""
+    """Every method for consumers of a closed channel raises `ClosedResourceError`."""
     async with open_channel(path, int) as channel:
         channel.receiver("a").close()
     with pytest.raises(ClosedResourceError):
@@ -240,7 +240,7 @@ async def test_a_closed_channel_lists_no_consumer(path: Path) -> None:
 
 
 async def test_a_removed_consumer_starts_from_the_beginning(path: Path) -> None:
-    """Its position and its file are deleted."""
+    """Removing a consumer deletes its file and position, and the name starts from the beginning."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("a") as rx:
             await tx.send_many([1, 2])
@@ -252,7 +252,7 @@ async def test_a_removed_consumer_starts_from_the_beginning(path: Path) -> None:
 
 
 async def test_a_consumer_with_an_owner_is_not_removed(path: Path) -> None:
-    """Not even by the channel that has it: nothing is taken from a receiver behind its back."""
+    """`remove_consumer` refuses a name that has an owner, even in the same channel object."""
     async with open_channel(path, int) as channel, open_channel(path, int) as other, channel.sender() as tx:
         with channel.receiver("a") as rx:
             await tx.send_many([1, 2])
@@ -269,7 +269,7 @@ async def test_a_consumer_with_an_owner_is_not_removed(path: Path) -> None:
 @pytest.mark.parametrize("name", ["b", *STRANGE], ids=ascii)
 @one_loop
 async def test_a_name_that_is_not_registered_is_unknown(path: Path, name: str) -> None:
-    """Removing it and waiting for it raise `UnknownConsumerError` with name and path, and nothing is made."""
+    """Removing or joining an unknown name raises `UnknownConsumerError` with name and path, and creates nothing."""
     async with open_channel(path, int) as channel:
         channel.receiver("a").close()
         for call in (channel.remove_consumer, channel.join):
@@ -284,7 +284,7 @@ async def test_a_name_that_is_not_registered_is_unknown(path: Path, name: str) -
 @pytest.mark.parametrize("name", STRANGE, ids=ascii)
 @one_loop
 async def test_a_strange_name_is_listed_and_removed(path: Path, name: str) -> None:
-    """As any other."""
+    """A consumer with a strange name is listed and removed like any other."""
     async with open_channel(path, int) as channel:
         channel.receiver(name).close()
         assert names(channel) == [name]
@@ -296,7 +296,7 @@ async def test_a_strange_name_is_listed_and_removed(path: Path, name: str) -> No
 @pytest.mark.parametrize("name", [None, 3, b"a", ["a"]], ids=repr)
 @one_loop
 async def test_a_name_must_be_a_text(path: Path, name: object) -> None:
-    """Anything else is a `TypeError`."""
+    """A consumer name that is not text raises `TypeError`."""
     async with open_channel(path, int) as channel:
         for call in (channel.remove_consumer, channel.join):
             with pytest.raises(TypeError, match="name"):
@@ -306,7 +306,7 @@ async def test_a_name_must_be_a_text(path: Path, name: object) -> None:
 @pytest.mark.parametrize("name", ["", "x" * 300, "\ud800"], ids=["empty", "long", "surrogate"])
 @one_loop
 async def test_a_name_that_no_file_can_have_is_refused(path: Path, name: str) -> None:
-    """It is a `ValueError`, as it is for `receiver`."""
+    """A consumer name that is not possible as a file name raises `ValueError`, as in `receiver`."""
     async with open_channel(path, int) as channel:
         for call in (channel.remove_consumer, channel.join):
             with pytest.raises(ValueError, match="name"):
@@ -315,7 +315,7 @@ async def test_a_name_that_no_file_can_have_is_refused(path: Path, name: str) ->
 
 @one_loop
 async def test_the_name_of_a_group_is_not_a_single_consumer(path: Path) -> None:
-    """A name is of one kind: asking for the other raises `ConsumerMismatchError` and creates nothing."""
+    """Opening a name as the other kind raises `ConsumerMismatchError` and creates nothing."""
     async with open_channel(path, int) as channel:
         channel.group("workers").close()
         with pytest.raises(ConsumerMismatchError) as caught:
@@ -332,7 +332,7 @@ async def test_the_name_of_a_group_is_not_a_single_consumer(path: Path) -> None:
 
 @one_loop
 async def test_a_name_without_an_owner_expires(path: Path, clock: Clock) -> None:
-    """After so many seconds listing the consumers removes it."""
+    """Listing the consumers removes a name that had no owner for its expiry time."""
     async with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
         channel.receiver("b").close()
@@ -345,7 +345,7 @@ async def test_a_name_without_an_owner_expires(path: Path, clock: Clock) -> None
 
 @one_loop
 async def test_a_name_with_an_owner_does_not_expire(path: Path, clock: Clock) -> None:
-    """However long it takes nothing; its time begins when it is closed."""
+    """A name with an owner does not expire, however long it receives nothing; its time starts when it is closed."""
     async with open_channel(path, int) as channel:
         with channel.receiver("a", expires=60):
             clock.pass_seconds(1000)
@@ -362,7 +362,7 @@ async def test_a_name_with_an_owner_does_not_expire(path: Path, clock: Clock) ->
 
 @one_loop
 async def test_opening_the_channel_removes_an_expired_name(path: Path, clock: Clock) -> None:
-    """The time is stored with the name: no process has to remember it."""
+    """Opening a channel removes an expired name, because the expiry time is stored with it."""
     async with open_channel(path, int) as channel:
         channel.receiver("a", expires=60).close()
     clock.pass_seconds(60)
@@ -385,7 +385,7 @@ async def test_an_expired_name_starts_from_the_beginning(path: Path, clock: Cloc
 
 @one_loop
 async def test_a_name_that_acknowledges_expires_too(path: Path, clock: Clock) -> None:
-    """It is the same name, and the same time; what was not acked is removed with it."""
+    """A name that acknowledges expires in the same way, and its unacked messages are removed with it."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.ack_receiver("a", expires=60) as rx:
             await tx.send_many([1, 2])
@@ -415,7 +415,7 @@ async def test_a_term_stays_until_another_is_given(path: Path, clock: Clock) -> 
 @one_loop
 @pytest.mark.parametrize("expires", [0, -1, float("nan"), float("inf")], ids=repr)
 async def test_an_expiry_that_is_not_a_time_is_refused(path: Path, expires: float) -> None:
-    """It is a `ValueError` that names the argument, and nothing is registered."""
+    """An expiry that is not a time raises `ValueError` with the argument's name, and registers nothing."""
     async with open_channel(path, int) as channel:
         with pytest.raises(ValueError, match="expires"):
             channel.receiver("a", expires=expires)
@@ -429,7 +429,7 @@ async def test_an_expiry_that_is_not_a_time_is_refused(path: Path, expires: floa
 
 
 async def test_join_waits_until_a_consumer_has_caught_up(path: Path) -> None:
-    """It returns when the last message that was there has been taken, and not before."""
+    """`join` returns when the consumer has received the last message that was stored, and not before."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send_many([1, 2, 3])
         joined = anyio.Event()
@@ -450,7 +450,7 @@ async def test_join_waits_until_a_consumer_has_caught_up(path: Path) -> None:
 
 
 async def test_join_does_not_wait_for_what_is_sent_later(path: Path) -> None:
-    """Only what was published when it was called counts."""
+    """`join` waits only for messages that were published when it was called."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver() as rx:
         await tx.send(1)
         async with anyio.create_task_group() as group:
@@ -464,7 +464,7 @@ async def test_join_does_not_wait_for_what_is_sent_later(path: Path) -> None:
 
 
 async def test_join_with_nothing_to_take_returns(path: Path) -> None:
-    """An empty channel, one that was read to its end, and one that was sealed then."""
+    """`join` returns at once for an empty channel, a consumer at its end, and a channel that is sealed there."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         with anyio.fail_after(60):
             await channel.join("a")
@@ -476,7 +476,7 @@ async def test_join_with_nothing_to_take_returns(path: Path) -> None:
 
 
 async def test_a_cancelled_join_changes_nothing(path: Path) -> None:
-    """It can be called again."""
+    """A cancelled `join` changes nothing and can be called again."""
     async with open_channel(path, int) as channel, channel.sender() as tx, channel.receiver("a") as rx:
         await tx.send(1)
         with anyio.move_on_after(0.01) as scope:
@@ -487,7 +487,7 @@ async def test_a_cancelled_join_changes_nothing(path: Path) -> None:
 
 
 async def test_join_raises_when_the_name_is_removed(path: Path) -> None:
-    """A removed consumer will never catch up."""
+    """`join` raises when the consumer is removed."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         rx = channel.receiver("a")
         await tx.send(1)
@@ -503,7 +503,7 @@ async def test_join_raises_when_the_name_is_removed(path: Path) -> None:
 
 
 def test_join_follows_a_name_that_is_registered_again(path: Path) -> None:
-    """A caller that waits for a consumer that was removed and registered again waits for the new one."""
+    """A `join` whose consumer is removed and registered again waits for the new one."""
     with blocking.open_channel(path, int) as channel, channel.sender() as tx:
         channel.receiver("a", start="latest").close()
         tx.send_many([1, 2])
@@ -520,7 +520,7 @@ def test_join_follows_a_name_that_is_registered_again(path: Path) -> None:
 
 
 def test_join_polls_ever_more_rarely(path: Path) -> None:
-    """The pauses double up to the poll interval: waiting for long costs nothing."""
+    """`join` doubles the pauses between its checks up to the poll interval."""
     with blocking.open_channel(path, int, options=ChannelOptions(poll_interval=0.01)) as channel:
         channel.receiver("a").close()
         catch_up_wait = channel._catch_up_wait("a")()
@@ -529,7 +529,7 @@ def test_join_polls_ever_more_rarely(path: Path) -> None:
 
 
 async def test_join_ends_with_the_channel(path: Path) -> None:
-    """Closing the channel under it raises `ClosedResourceError`."""
+    """`join` raises `ClosedResourceError` when its channel is closed."""
     async with anyio.create_task_group() as group:
         async with open_channel(path, int) as channel, channel.sender() as tx:
             channel.receiver("a").close()
@@ -562,7 +562,7 @@ async def test_a_moment_long_ago_is_the_beginning(path: Path) -> None:
 @pytest.mark.parametrize("left", [0, 20], ids=["emptied", "cut off"])
 @pytest.mark.parametrize("kind", ["single", "group"])
 async def test_a_damaged_consumer_is_kept_and_does_not_start_elsewhere(path: Path, kind: str, left: int) -> None:
-    """It cannot be opened, it is listed, and all others continue; once removed, the name is a new one."""
+    """A damaged consumer is listed and cannot be opened; others continue, and once removed its name is a new one."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2, 3])
         with channel.receiver("single") as rx:

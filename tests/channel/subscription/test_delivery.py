@@ -25,7 +25,7 @@ async def take(rx: AckReceiver[int], count: int) -> list[Delivery[int]]:
 
 
 async def test_a_delivery_says_what_and_where_it_is(path: Path) -> None:
-    """Value, offset, sequence and attempt, as in the channel."""
+    """A delivery has the value, offset, sequence and attempt of its message."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -64,7 +64,7 @@ async def test_acks_out_of_order_are_lost_by_reopening(path: Path) -> None:
 
 
 async def test_a_delivery_is_acked_or_nacked_once(path: Path) -> None:
-    """Acked or nacked, separately or by `ack(n)`: after that it is not outstanding any more."""
+    """A delivery is acked or nacked once, separately or by `ack(n)`, and is not outstanding afterwards."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver("mail") as rx:
@@ -99,7 +99,7 @@ async def test_a_redelivered_message_is_a_new_delivery(path: Path) -> None:
 
 
 async def test_a_nacked_delivery_is_redelivered_before_new_messages(path: Path) -> None:
-    """While the others are still outstanding, and with its attempts counted."""
+    """A nacked delivery is redelivered before new messages, with its attempt counted, while others are outstanding."""
     async with open_channel(path, int) as channel:
         await fill(channel, 5)
         with channel.ack_receiver() as rx:
@@ -141,7 +141,7 @@ async def test_a_delayed_nack_lets_others_continue(path: Path) -> None:
 
 
 async def test_a_task_is_woken_when_a_delay_is_over(path: Path) -> None:
-    """Whether it waited before the nack or begins afterwards, in whichever way."""
+    """The end of a delay wakes a task, whether it began to wait before or after the nack, in whichever way."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -161,7 +161,7 @@ async def test_a_task_is_woken_when_a_delay_is_over(path: Path) -> None:
 
 
 async def test_the_shortest_delay_counts(path: Path) -> None:
-    """A task that waits for a long one is woken for a short one that is said later."""
+    """A nack with a short delay wakes a task that waits for a longer one."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -182,7 +182,7 @@ async def test_the_shortest_delay_counts(path: Path) -> None:
 @one_loop
 @pytest.mark.parametrize("delay", [-1, float("nan"), float("inf"), "1", None, True])
 async def test_a_delay_is_a_number_of_seconds(path: Path, delay: object) -> None:
-    """Anything else is refused, and the message stays outstanding."""
+    """`nack` refuses a delay that is not a number of seconds, and the message stays outstanding."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -193,7 +193,7 @@ async def test_a_delay_is_a_number_of_seconds(path: Path, delay: object) -> None
 
 
 async def test_a_delivery_outlives_the_clone_that_gave_it(path: Path) -> None:
-    """As long as one of those that share the position is open; then it is redelivered."""
+    """A delivery can be acked while one clone of its receiver is open; afterwards its message is redelivered."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         rx = channel.ack_receiver()
@@ -208,7 +208,7 @@ async def test_a_delivery_outlives_the_clone_that_gave_it(path: Path) -> None:
 
 
 async def test_an_iteration_of_deliveries_survives_cancellation(path: Path) -> None:
-    """A cancelled step received nothing, and the next one continues."""
+    """An iteration of deliveries that is cancelled received nothing, and the next step continues."""
     async with open_channel(path, int) as channel:
         with channel.ack_receiver() as rx:
             deliveries = rx.deliveries()
@@ -221,7 +221,7 @@ async def test_an_iteration_of_deliveries_survives_cancellation(path: Path) -> N
 
 @one_loop
 async def test_a_forked_child_acks_nothing(path: Path) -> None:
-    """The position is the parent's; the child's copy is closed."""
+    """A forked child cannot ack a delivery of its parent: its copy of the receiver is closed."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         with channel.ack_receiver() as rx:
@@ -253,7 +253,7 @@ async def fail(rx: AckReceiver[int], *, ack: bool = False) -> None:
 
 
 async def test_processing_acks_on_success(path: Path) -> None:
-    """The message is acked when the body has ended."""
+    """`processing` acks the message when its body has ended."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.ack_receiver() as rx:
@@ -263,7 +263,7 @@ async def test_processing_acks_on_success(path: Path) -> None:
 
 
 async def test_processing_nacks_on_error(path: Path) -> None:
-    """After ten errors the message was redelivered ten times, in order, and the attempts count."""
+    """After ten errors in `processing` a message was redelivered ten times, in order, with attempts counted."""
     async with open_channel(path, int) as channel:
         await fill(channel, 3)
         with channel.ack_receiver() as rx:
@@ -278,7 +278,7 @@ async def test_processing_nacks_on_error(path: Path) -> None:
 
 
 async def test_cancelled_processing_does_not_count(path: Path) -> None:
-    """The message is redelivered as if it had not been handed out."""
+    """A cancelled `processing` block redelivers its message without counting an attempt."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.ack_receiver() as rx:
@@ -293,7 +293,7 @@ async def test_cancelled_processing_does_not_count(path: Path) -> None:
 
 
 async def test_processing_that_was_acked_inside(path: Path) -> None:
-    """Acked twice is an error; the error of the body has priority."""
+    """Acking a message inside its `processing` block raises an error, unless the body raises one itself."""
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         with channel.ack_receiver() as rx:
@@ -306,7 +306,7 @@ async def test_processing_that_was_acked_inside(path: Path) -> None:
 
 
 async def test_processing_that_closes_its_receiver(path: Path) -> None:
-    """The message was not acked, and an error says so."""
+    """Closing the receiver inside `processing` raises an error, because the message was not acked."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
         rx = channel.ack_receiver()
@@ -320,7 +320,7 @@ async def test_processing_that_closes_its_receiver(path: Path) -> None:
 
 
 async def test_cancelling_at_any_moment_loses_nothing(path: Path) -> None:
-    """Cancelled between receive and ack, or in a receive, 2,000 times: each message is processed once, in order."""
+    """After 2,000 cancellations in receive and before ack each message was processed once, in order."""
     rng = random.Random(7)
     async with open_channel(path, int) as channel:
         with channel.sender() as tx, channel.ack_receiver() as rx:
@@ -368,9 +368,7 @@ async def some_steps(rng: random.Random) -> None:
 
 
 async def test_a_cancelled_large_receive_takes_nothing(path: Path) -> None:
-    """If it is cancelled while it yields between its slices, everything is received again, and no
-    attempt was counted.
-    """
+    """A large receive that is cancelled between two slices takes nothing and counts no attempt."""
     options = ChannelOptions(segment_size=1 << 20)
     async with open_channel(path, int, options=options) as channel:
         await fill(channel, 50_000)

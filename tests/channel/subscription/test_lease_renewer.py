@@ -35,7 +35,7 @@ def threads() -> int:
 
 
 def test_it_calls_as_long_as_the_body_runs(renewer: LeaseRenewer) -> None:
-    """Each at its own interval, in one thread, which ends when there is nothing left to extend."""
+    """The lease renewer calls each function at its own interval, in one thread that ends with the last lease."""
     calls = list[str]()
     before = threads()
     with renewer.keeping(lambda: calls.append("a"), OFTEN), renewer.keeping(lambda: calls.append("b"), 3600):
@@ -52,7 +52,7 @@ def test_it_calls_as_long_as_the_body_runs(renewer: LeaseRenewer) -> None:
 def test_what_fails_is_not_called_again(
     renewer: LeaseRenewer, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The others go on; only what nobody expected is logged."""
+    """A function that raises is not called again, the others are, and only unexpected errors are logged."""
     failed, calls = list[int](), list[int]()
 
     def fail() -> None:
@@ -65,8 +65,8 @@ def test_what_fails_is_not_called_again(
     assert bool(caplog.records) == isinstance(error, OSError)
 
 
-def test_who_is_kept_out_is_tried_again_soon(renewer: LeaseRenewer) -> None:
-    """Long before the next time it would be due."""
+def test_a_renewal_that_finds_the_lock_held_is_retried_soon(renewer: LeaseRenewer) -> None:
+    """A renewal that finds the lock held is retried long before it would be due again."""
     tried = list[int]()
 
     def busy() -> None:
@@ -79,7 +79,7 @@ def test_who_is_kept_out_is_tried_again_soon(renewer: LeaseRenewer) -> None:
 
 
 def test_what_a_lease_refers_to_is_released_when_the_body_ends(renewer: LeaseRenewer) -> None:
-    """Long before its lease would be extended."""
+    """The lease renewer releases what a lease refers to when the body ends, long before the renewal would be due."""
 
     class Extending:
         def extend(self) -> None:

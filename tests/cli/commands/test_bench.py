@@ -9,7 +9,7 @@ from tests.cli.shell import error, report, run
 
 
 def test_a_few_figures(memory: Path) -> None:
-    """A line for each thing that is measured, and nothing is left behind."""
+    """`bench` prints a line for each thing it measures, and leaves nothing behind."""
     found = report("bench", memory, "--seconds", "0.05")
     assert found["directory"] == str(memory)
     assert [each["what"].partition(":")[0] for each in found["figures"]] == [
@@ -25,5 +25,5 @@ def test_a_few_figures(memory: Path) -> None:
 
 
 def test_no_directory(memory: Path) -> None:
-    """It is wrong usage."""
+    """`bench` in a missing directory is wrong usage."""
     assert "is not a directory" in error("bench", memory / "nothing", code=2)

@@ -27,7 +27,7 @@ def names(path: Path) -> list[str]:
 
 
 def test_the_list(consumed: Path) -> None:
-    """The list shows each consumer, its lag and its owner; `list` may be left out."""
+    """`consumers` lists each consumer with its lag and owner, also without the subcommand `list`."""
     heading, audit, billing = run("consumers", consumed).stdout.splitlines()
     assert heading.split() == ["CONSUMER", "KIND", "NEXT", "BEHIND", "BYTES", "OLDEST", "IDLE", "OWNER"]
     assert audit.split()[:4] == ["audit", "group", "0", "100"]
@@ -38,20 +38,20 @@ def test_the_list(consumed: Path) -> None:
 
 
 def test_an_empty_list(channel: Path) -> None:
-    """It is said, but not on stdout."""
+    """For a channel without consumers the command says so on stderr and prints nothing on stdout."""
     result = run("consumers", channel)
     assert (result.stdout, result.stderr) == ("", f"{channel} has no consumers\n")
     assert report("consumers", channel) == []
 
 
 def test_removing(consumed: Path) -> None:
-    """One or many, without a question if that was said."""
+    """`remove` with `--yes` removes one or many consumers without a question."""
     assert run("consumers", "remove", consumed, "billing", "--yes").stderr == "removed billing\n"
     assert names(consumed) == ["audit"]
 
 
 def test_removing_asks_first(consumed: Path) -> None:
-    """Where there is nobody to ask, it is wrong usage."""
+    """`remove` asks first, and where it cannot ask, a missing `--yes` is wrong usage."""
     assert "add --yes" in error("consumers", "remove", consumed, "billing", code=2)
     assert names(consumed) == ["audit", "billing"]
 
@@ -60,7 +60,7 @@ def test_removing_asks_first(consumed: Path) -> None:
 def test_the_answer_counts(
     consumed: Path, monkeypatch: pytest.MonkeyPatch, answer: str, code: int, left: list[str]
 ) -> None:
-    """Any answer other than yes means no."""
+    """`remove` takes any answer other than yes as no."""
     monkeypatch.setattr("builtins.input", lambda: answer)
     monkeypatch.setattr("filechannel.cli.commands.consumers.is_interactive", lambda: True)
     text = run("consumers", "remove", consumed, "billing", code=code).stderr
@@ -93,7 +93,7 @@ def test_a_consumer_in_use_is_kept(consumed: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["billing", "audit"])
 @pytest.mark.parametrize(("position", "left"), [("earliest", 100), ("latest", 0), ("seq:40", 60), ("1h", 100)])
 def test_seeking(consumed: Path, name: str, position: str, left: int) -> None:
-    """A consumer resumes at the position it was moved to."""
+    """After `seek` a consumer resumes at the new position."""
     found = report("seek", consumed, name, position)
     assert found["after"]["lag_messages"] == left
     with blocking.open_channel(consumed, Order) as opened:
@@ -102,7 +102,7 @@ def test_seeking(consumed: Path, name: str, position: str, left: int) -> None:
 
 
 def test_seeking_by_offset_and_back(consumed: Path) -> None:
-    """What was said before the move is enough to take it back."""
+    """`seek` prints the position before the move, with which it can be undone."""
     moved = report("seek", consumed, "billing", "seq:40")
     assert report("seek", consumed, "billing", moved["before"]["offset"])["after"] == moved["before"]
     text = run("seek", consumed, "billing", "earliest").stdout
@@ -155,7 +155,7 @@ def test_a_damaged_position(consumed: Path, left: int) -> None:
 
 
 def test_a_narrow_terminal(channel: Path) -> None:
-    """Shows fewer columns, and those whole."""
+    """In a narrow terminal the table has fewer columns, and none is cut."""
     with blocking.open_channel(channel, Order) as opened:
         opened.receiver("billing").close()
     narrow = in_a_terminal("consumers", channel, width=40).splitlines()

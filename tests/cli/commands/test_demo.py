@@ -81,7 +81,7 @@ def test_the_pipeline_leaves_nothing_behind_when_it_is_killed(monkeypatch: pytes
 
 
 def test_the_pipeline_is_found_in_a_checkout() -> None:
-    """The example that the demo runs is the one among the examples."""
+    """The demo runs the pipeline example of the checkout."""
     from filechannel.cli.demo.spark_act import script
 
     assert script().read_text(encoding="utf-8").startswith('"""A complete pipeline')

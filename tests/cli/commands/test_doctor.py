@@ -71,7 +71,7 @@ def subscribe(path: Path, name: str = "billing") -> None:
 
 
 def test_a_channel_that_is_well(path: Path) -> None:
-    """Nothing is said about a channel that is consumed, open or closed."""
+    """`doctor` reports nothing about a channel that is consumed, open or closed."""
     fill(path, 100)
     subscribe(path)
     assert kinds(path) == {}
@@ -81,7 +81,7 @@ def test_a_channel_that_is_well(path: Path) -> None:
 
 
 def test_an_idle_consumer_that_holds_data(path: Path) -> None:
-    """It is named, with what it holds, and the command that forgets it works."""
+    """`doctor` names an idle consumer and what it holds back, and the command that removes it works."""
     fill(path, 1000)
     subscribe(path, "the biller")
     file = path / "consumers" / "the%20biller.cursor"
@@ -155,7 +155,7 @@ def test_a_full_disk_with_something_to_reclaim(path: Path, monkeypatch: pytest.M
     assert mend == f"filechannel gc {path}; filechannel compress {path}"
 
 
-@pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["nobody", "kept"])
+@pytest.mark.parametrize("retention", [Retention(), Retention(after_consumed="keep")], ids=["no consumer", "kept"])
 def test_a_full_disk_without_a_consumer(path: Path, monkeypatch: pytest.MonkeyPatch, retention: Retention) -> None:
     """The finding explains in the words of `gc` and `info` why nothing is reclaimed."""
     fill(path, 100, ChannelOptions(segment_size=4096, retention=retention))
@@ -201,9 +201,7 @@ def test_failures_in_the_background(path: Path) -> None:
 
 
 def test_damage_that_shows_at_a_glance(path: Path) -> None:
-    """A damaged header, a damaged position and a missing file are reported, each with the command that fixes it and
-    what that leaves behind.
-    """
+    """`doctor` reports a damaged header, a damaged position and a missing file, each with the command that fixes it."""
     fill(path, 1000)
     subscribe(path)
     segment = sorted((path / "segments").glob("0*.seg"))[1]
@@ -220,9 +218,8 @@ def test_damage_that_shows_at_a_glance(path: Path) -> None:
     "file", ["control", "lock", "segments/*.seg", "consumers/billing.cursor", "consumers/team.group"]
 )
 def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> None:
-    """An open for writing refuses it; the command that is advised replaces it with a copy, which is opened.
-
-    It writes to nothing outside of the channel, and what has the other name stays as it is.
+    """`doctor` reports a file that has another name outside of the channel, and the advised command replaces it with a
+    copy.
     """
     fill(path, 1000)
     with blocking.open_channel(path, Order) as channel, channel.group("team"):
@@ -253,7 +250,7 @@ def test_a_file_with_a_name_outside_of_the_channel(path: Path, file: str) -> Non
 
 
 def test_a_backup_by_hard_links_is_not_a_finding(path: Path) -> None:
-    """Finished segments, their indexes and the manifest are never written in place."""
+    """`doctor` does not report a backup by hard links, because finished segments are never written in place."""
     fill(path, 1000)
     *finished, _active = sorted((path / "segments").glob("*.seg"))
     for file in (path / "channel.json", *finished, *(path / "segments").glob("*.idx")):
@@ -270,7 +267,9 @@ def test_a_damaged_manifest(path: Path) -> None:
 
 
 def test_file_systems(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In memory, under a durability that promises a disk; and where several machines look."""
+    """`doctor` notes a file system in memory under a durability that promises a disk, and one that several machines
+    share.
+    """
     fill(path, 10, ChannelOptions(segment_size=4096, durability=Durability.FSYNC))
     subscribe(path)
     monkeypatch.setattr(Files, "file_system", lambda *_: "tmpfs")
@@ -296,7 +295,7 @@ def test_an_extra_that_is_missing(path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_many_small_segments_and_a_long_free_list(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both are notes, not findings."""
+    """`doctor` mentions many small segments and a long free list as notes, not as findings."""
     fill(path, 2000)
     subscribe(path)
     monkeypatch.setattr(channel_checks, "_MANY_SEGMENTS", 5)
@@ -319,7 +318,7 @@ def test_groups(path: Path) -> None:
     with opened(path) as store:
         store.log.append([b"poison", b"other"])
         assert store.processes is not None
-        group = store.cursors.join("crew", store.processes)
+        group = store.cursors.join("workers", store.processes)
         group.begin(store.lookup.earliest())
         ENTRY.pack_into(group.map, GROUP_RING, ENTRY_OUT | 7 << ENTRY_ATTEMPT_SHIFT, 0, 14, 0, 0)
         for position, value in ((GROUP_TAIL, 1), (GROUP_NEXT, 14), (GROUP_NEXT_SEQUENCE, 1)):
@@ -365,7 +364,7 @@ def test_a_process_at_its_limits(path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a channel it is about this machine: what is there, and what is missing."""
+    """Without a channel `doctor` reports what this machine has and lacks."""
     monkeypatch.setattr(environment, "_java", lambda: "openjdk 17")
     found = report("doctor", code=int(PURE))
     assert {"Python", "native core", "zstd", "kernel"} <= set(found["environment"])
@@ -386,7 +385,7 @@ def test_several_channels(path: Path) -> None:
 
 
 def test_what_is_advised_can_be_pasted(memory: Path) -> None:
-    """Into a shell, as it is, whatever the channel and its consumers are called; and then doctor is content."""
+    """The commands that `doctor` advises can be pasted into a shell, whatever the names are, and fix the finding."""
     path = memory / 'it\'s $HOME;\n a "disk" \udcff' / "-x"
     path.parent.mkdir()
     fill(path, 1000)
@@ -413,7 +412,7 @@ def _pasted(command: str) -> None:
 
 
 def test_a_command_is_one_line(path: Path) -> None:
-    """However narrow a terminal is: what is copied from it is what was meant."""
+    """`doctor` prints a command on one line, however narrow the terminal is."""
     fill(path, 1000)
     subscribe(path)
     leave_idle(path, "billing", 72)
@@ -432,7 +431,7 @@ def test_a_missing_manifest(path: Path) -> None:
 
 
 def test_a_limit_that_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command for it is one that works: not beyond the hard limit, and with a number if there is none."""
+    """`doctor` advises a limit that can be raised: not beyond the hard limit, and a number if there is none."""
     mends = dict[tuple[int, int], str | None]()
     for limits in ((64, 64), (64, 1000), (64, resource.RLIM_INFINITY)):
         monkeypatch.setattr(environment.resource, "getrlimit", lambda _, limits=limits: limits)

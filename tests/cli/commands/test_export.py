@@ -118,7 +118,7 @@ def file(path: Path) -> Path:
 
 @each_type
 def test_there_and_back_in_json(path: Path, file: Path, name: str) -> None:
-    """A channel that is made from an export has the same messages, and takes those of the same type."""
+    """A channel that is imported from a JSON export has the same messages, and accepts new ones of the same type."""
     messages = make(path, name)
     assert report("export", path, file, "--header")["messages"] == len(messages)
     copy = path.with_name("copy")
@@ -130,7 +130,7 @@ def test_there_and_back_in_json(path: Path, file: Path, name: str) -> None:
 
 @each_type
 def test_there_and_back_in_parquet(path: Path, name: str) -> None:
-    """The same in columns, where there are any, and else as payloads."""
+    """A channel that is imported from a Parquet export has the same messages, as columns or as payloads."""
     messages = make(path, name)
     file, copy = path.with_name("export.parquet"), path.with_name("copy")
     if name == "struct":  # a column cannot contain itself
@@ -143,7 +143,7 @@ def test_there_and_back_in_parquet(path: Path, name: str) -> None:
 
 
 def test_a_channel_of_json(path: Path, file: Path) -> None:
-    """The codec is part of what a header says."""
+    """The header of an export names the codec of the channel."""
     messages = make(path, "struct", "json")
     run("export", path, file, "--header")
     run("import", path.with_name("copy"), file)
@@ -151,7 +151,7 @@ def test_a_channel_of_json(path: Path, file: Path) -> None:
 
 
 def test_one_message_a_line(channel: Path) -> None:
-    """Nothing else is written to stdout, and a part may be chosen."""
+    """`export` writes one message a line and nothing else to stdout, and can select a range."""
     found = [json.loads(line) for line in run("export", channel).stdout.splitlines()]
     assert [each["id"] for each in found] == list(range(100))
     part = run("export", channel, "--from", "seq:10", "--to", "seq:12").stdout
@@ -161,14 +161,14 @@ def test_one_message_a_line(channel: Path) -> None:
 
 
 def test_a_pipe_between_two(channel: Path) -> None:
-    """From one channel into another, with nothing in between."""
+    """An export can be piped into the import of another channel."""
     _, out, _ = real("export", channel, "--header")
     assert real("import", channel.with_name("copy"), given=out.encode())[2] == "imported 100 messages\n"
     assert orders(channel.with_name("copy")) == orders(channel)
 
 
 def test_a_file_that_is_there_stays(channel: Path, file: Path) -> None:
-    """Unless it is to be replaced."""
+    """`export` refuses to overwrite an existing file without `--force`."""
     file.write_text("mine")
     assert error("export", channel, file, code=2) == f"{file} exists: add --force to replace it"
     assert file.read_text() == "mine"
@@ -178,13 +178,13 @@ def test_a_file_that_is_there_stays(channel: Path, file: Path) -> None:
 
 
 def test_a_directory_that_is_missing(channel: Path) -> None:
-    """It is wrong usage, and the command says what to do."""
+    """`export` into a missing directory is wrong usage, and the command says what to do."""
     text = error("export", channel, channel.with_name("nowhere") / "x.jsonl", code=2)
     assert text == f"there is not a directory {channel.with_name('nowhere')} for x.jsonl: create it, or check the path"
 
 
 def test_damage_leaves_no_file(channel: Path, file: Path) -> None:
-    """Without --skip-damage; with it everything else is there, and the exit code says that something is missing."""
+    """An export of a damaged channel leaves no file; with --skip-damage it has the rest, and another exit code."""
     segment = min((channel / "segments").glob("*.seg"))
     content = bytearray(segment.read_bytes())
     content[1000] ^= 0xFF
@@ -197,7 +197,7 @@ def test_damage_leaves_no_file(channel: Path, file: Path) -> None:
 
 
 def test_values_json_cannot_represent(path: Path, file: Path) -> None:
-    """Infinity and NaN are not written as null, which could not be imported again."""
+    """An export refuses infinity and NaN, which as null could not be imported again."""
     with blocking.open_channel(path, float) as opened, opened.sender() as sender:
         sender.send_many([1.0, float("inf")])
     assert "export to Parquet" in error("export", path, file)
@@ -210,7 +210,7 @@ def test_values_json_cannot_represent(path: Path, file: Path) -> None:
 
 
 def test_an_import_is_all_or_nothing(channel: Path, file: Path) -> None:
-    """A bad line at the end means that nothing was imported, into a channel that is there or one that is not."""
+    """An import with a bad line at the end imports nothing, into an existing channel or a new one."""
     file.write_text('{"id": 1, "sku": "a"}\n' * 1000 + '{"id": "x"}\n')
     for target, more in ((channel, []), (channel.with_name("copy"), ["--like", channel])):
         text = error("import", target, file, *more)
@@ -221,7 +221,7 @@ def test_an_import_is_all_or_nothing(channel: Path, file: Path) -> None:
 
 
 def test_a_channel_like_another(channel: Path, file: Path) -> None:
-    """It has its schema and its options."""
+    """An import with `--like` creates a channel with the schema and options of another one."""
     file.write_text('{"id": 1, "sku": "a"}\n')
     with blocking.open_channel(channel, Order) as opened:
         opened.configure(compression=Compression(after=3.0))
@@ -233,7 +233,7 @@ def test_a_channel_like_another(channel: Path, file: Path) -> None:
 
 
 def test_no_way_to_know_the_schema(path: Path, file: Path) -> None:
-    """A channel is not made by guessing."""
+    """An import without a way to know the schema creates no channel."""
     file.write_text('{"id": 1, "sku": "a"}\n')
     assert "add --like CHANNEL, or export with --header" in error("import", path, file, code=2)
     assert not path.exists()
@@ -258,7 +258,7 @@ def test_a_header_of_other_messages(channel: Path, file: Path) -> None:
 
 
 def test_columns_of_another_channel(channel: Path, path: Path) -> None:
-    """A Parquet file has a header, too."""
+    """The header of a Parquet file is checked like that of a JSON export."""
     other, file = path.with_name("other"), path.with_name("export.parquet")
     make(other, "dataclass")
     run("export", other, file)
@@ -267,9 +267,7 @@ def test_columns_of_another_channel(channel: Path, path: Path) -> None:
 
 
 def test_columns_from_elsewhere(channel: Path, path: Path) -> None:
-    """A table made by another program is accepted if it fits: narrower numbers, and without columns that have a
-    default.
-    """
+    """A table of another program is accepted with narrower numbers, and without columns that have defaults."""
     file = path.with_name("elsewhere.parquet")
 
     def write(**columns: object) -> None:
@@ -302,7 +300,7 @@ def test_no_parquet(channel: Path, file: Path) -> None:
 
 
 def test_ctrl_c_at_any_line_leaves_no_draft(file: Path) -> None:
-    """Before, while and after a file is written beside its target."""
+    """Ctrl-C before, while and after a file is written beside its target leaves no temporary file."""
     source, lines = str(Path(output_file.__file__)), 0
 
     def interrupt(after: int) -> bool:
@@ -335,7 +333,7 @@ def test_ctrl_c_at_any_line_leaves_no_draft(file: Path) -> None:
 
 
 def test_an_interrupted_export_leaves_nothing(path: Path, file: Path) -> None:
-    """Ctrl-C in the middle: no file, no draft, no output, exit code 130."""
+    """Ctrl-C in the middle of an export leaves no file and no output, with exit code 130."""
     fill(path, 200_000, ChannelOptions())
     process = start("export", path, file)
     while not list(path.parent.glob(".export*")) and process.poll() is None:
@@ -363,7 +361,7 @@ def drafts(path: Path) -> list[str]:
 
 
 def test_the_next_export_deletes_what_a_killed_one_left(channel: Path, file: Path, dying: dict[str, str]) -> None:
-    """Even if it exports nothing; files of others stay, and so do those of a running export."""
+    """The next export deletes the temporary files of a killed one, but no other files and none of a running export."""
     assert real("export", channel, file, environment=dying)[0] == -signal.SIGKILL
     assert len(drafts(file)) == 1
     mine = file.with_name(f".{file.name}.notes.part")
@@ -380,7 +378,7 @@ def test_the_next_export_deletes_what_a_killed_one_left(channel: Path, file: Pat
 
 
 def test_the_next_import_deletes_what_a_killed_one_left(channel: Path, file: Path, path: Path) -> None:
-    """An incomplete channel is deleted; one that is being created is not."""
+    """The next import deletes the incomplete channel of a killed one, and keeps one that is being created."""
     run("export", channel, file)
     new = path.with_name("new")
     processes = [start("import", new, "--like", channel) for _ in range(2)]
@@ -414,7 +412,7 @@ def test_nothing_is_allocated_without_the_lock_that_it_needs(channel: Path, file
 
 @pytest.mark.parametrize("force", [[], ["--force"]], ids=["plain", "force"])
 def test_a_device_or_a_fifo_is_not_replaced(channel: Path, force: list[str]) -> None:
-    """A command that root runs must not replace /dev/null or the like by a file."""
+    """An export as root does not replace /dev/null, another device or a FIFO."""
     fifo = channel.with_name("fifo")
     os.mkfifo(fifo)
     assert "is not a regular file" in error("export", channel, fifo, *force, code=2)

@@ -11,7 +11,7 @@ from tests.storage.boots import Boots
 
 
 def test_what_a_channel_is(channel: Path) -> None:
-    """Messages and their schema, space, options, and what holds back the oldest segment."""
+    """`info` prints messages, schema, space, options, and what holds back the oldest segment."""
     lines = dict(line.split("  ", 1) for line in run("info", channel).stdout.splitlines() if "  " in line.strip())
     facts = {name.strip(): value.strip() for name, value in lines.items()}
     assert facts["channel"] == str(channel)
@@ -27,7 +27,7 @@ def test_what_a_channel_is(channel: Path) -> None:
 
 
 def test_who_uses_it(channel: Path) -> None:
-    """The processes that have the channel open and its consumers are listed, although the command only reads."""
+    """`info` lists the processes that have the channel open and its consumers."""
     with blocking.open_channel(channel, Order) as opened, opened.receiver("billing") as receiver:
         receiver.receive_many(10)
         found = report("info", channel)
@@ -42,7 +42,7 @@ def test_who_uses_it(channel: Path) -> None:
 
 
 def test_everything_in_json(path: Path) -> None:
-    """One document, with the manifest and the statistics under their own names."""
+    """`info --json` prints one document with the manifest and the statistics under their own names."""
     options = ChannelOptions(capacity=Capacity(max_messages=1000), retention=Retention(max_age=60.0))
     found = report("info", fill(path, 5, options))
     assert found["path"] == str(path)
@@ -65,7 +65,7 @@ def test_a_sealed_channel_is_shown_as_sealed(channel: Path) -> None:
 
 
 def test_nothing_is_all_on_disk(channel: Path) -> None:
-    """Of a channel that is consumed and removed there is nothing left to flush."""
+    """`info` reports nothing left to flush for a channel whose messages were consumed and removed."""
     assert "not all of it on disk yet" in run("info", channel).stdout
     with blocking.open_channel(channel, Order) as opened, opened.receiver("billing") as receiver:
         receiver.receive_many(100)
@@ -75,7 +75,7 @@ def test_nothing_is_all_on_disk(channel: Path) -> None:
 
 
 def test_a_name_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
-    """What others have named is shown with its commands spelled out."""
+    """`info` escapes control characters in names that other users chose."""
     fill(path, 1)
     with blocking.open_channel(path, Order) as opened:
         opened.receiver("a\x9b31mred").close()
@@ -83,7 +83,7 @@ def test_a_name_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
 
 
 def test_options_in_words(path: Path) -> None:
-    """How soon on disk, how it is compressed, what happens when it is full."""
+    """`info` describes durability, compression and the policy for a full channel in words."""
     options = ChannelOptions(
         durability=Durability.interval(0.5),
         compression=Compression(method="gzip", level=9, after=120.0),

@@ -23,7 +23,7 @@ def segments(path: Path) -> int:
 
 
 def test_no_needed_segment_is_reclaimed(channel: Path) -> None:
-    """The output says which consumer still needs it."""
+    """`gc` keeps segments that a consumer needs, and names the consumer."""
     assert report("gc", channel) == {
         "segments": 0,
         "bytes": 0,
@@ -38,7 +38,7 @@ def test_no_needed_segment_is_reclaimed(channel: Path) -> None:
 
 
 def test_consumed_segments_are_reclaimed_at_once(channel: Path) -> None:
-    """A dry run prints the same and changes nothing."""
+    """`gc` reclaims consumed segments at once, and a dry run prints the same and changes nothing."""
     consume(channel, 100)
     foreseen = report("gc", channel, "--dry-run")
     assert foreseen["dry_run"]
@@ -51,7 +51,7 @@ def test_consumed_segments_are_reclaimed_at_once(channel: Path) -> None:
 
 
 def test_compressing(path: Path) -> None:
-    """Finished segments are compressed, and their messages stay what they were; the second time there are none."""
+    """`compress` compresses finished segments without changing messages; a second run finds none."""
     fill(path, 1000)
     before = orders(path)
     done = report("compress", path)
@@ -63,12 +63,12 @@ def test_compressing(path: Path) -> None:
 
 @pytest.mark.parametrize("options", [["--method", "gzip", "--level", "9"], ["--method", "zstd"]])
 def test_how_to_compress(path: Path, options: list[str]) -> None:
-    """Method and level can be chosen."""
+    """`compress` accepts a method and a level."""
     fill(path, 1000)
     assert run("compress", path, *options).stdout.startswith("compressed ")
 
 
 def test_a_level_that_is_none(channel: Path) -> None:
-    """It is wrong usage, as is one without a method."""
+    """An invalid compression level, or one without a method, is wrong usage."""
     assert "level" in error("compress", channel, "--method", "gzip", "--level", "99", code=2)
     assert "--level needs --method" in error("compress", channel, "--level", "3", code=2)

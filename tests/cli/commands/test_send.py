@@ -27,14 +27,14 @@ def sent(path: Path) -> list[Order]:
 
 
 def test_lines_from_stdin(channel: Path) -> None:
-    """Each is a message; defaults are those of the schema."""
+    """`send` sends each line of stdin as a message, with the defaults of the schema."""
     given = b'{"id": 1, "sku": "pen", "qty": 3}\n{"id": 2, "sku": "ink"}\n'
     assert real("send", channel, given=given) == (0, "", "sent 2 messages\n")
     assert sent(channel) == [Order(1, "pen", 3), Order(2, "ink", 1)]
 
 
 def test_lines_from_a_file(channel: Path, file: Path) -> None:
-    """Empty lines, the ends of lines of other systems, a mark in front and a missing end do no harm."""
+    """`send` accepts files with empty lines, other line ends, a byte order mark, and without a last line end."""
     file.write_bytes(b'\xef\xbb\xbf{"id": 1, "sku": "a"}\r\n\n  \n{"id": 2, "sku": "b"}')
     assert report("send", channel, "--file", file) == {"sent": 2}
     assert [order.id for order in sent(channel)] == [1, 2]
@@ -42,7 +42,7 @@ def test_lines_from_a_file(channel: Path, file: Path) -> None:
 
 @shares
 def test_a_slow_writer_is_not_delayed(channel: Path) -> None:
-    """A line is sent when it arrives, not when a buffer is full."""
+    """`send` sends a line when it arrives, not when a buffer is full."""
     process = start("send", channel)
     assert process.stdin is not None
     with blocking.open_channel(channel, Order) as opened, opened.receiver(start="latest") as receiver:
@@ -54,7 +54,7 @@ def test_a_slow_writer_is_not_delayed(channel: Path) -> None:
 
 
 def test_a_bad_line_ends_it(channel: Path, file: Path) -> None:
-    """Everything before it was sent, nothing from it on, and the error has the line, the field and the count."""
+    """`send` stops at a bad line after sending those before it; the error has the line, the field and the count."""
     file.write_text('{"id": 1, "sku": "a"}\n\n{"id": 2, "sku": 7}\n{"id": 3, "sku": "c"}\n')
     text = error("send", channel, "--file", file)
     assert text == (
@@ -85,7 +85,7 @@ def test_all_or_nothing(channel: Path, file: Path) -> None:
 
 
 def test_a_channel_that_takes_few_at_once(path: Path, file: Path) -> None:
-    """Lines that come together are sent in as many batches as the capacity needs."""
+    """`send` divides lines that arrive together into as many batches as the capacity needs."""
     options = ChannelOptions(capacity=Capacity(max_messages=7, on_full="drop_oldest"))
     fill(path, 0, options)
     file.write_text("\n".join(f'{{"id": {number}, "sku": "a"}}' for number in range(100)))
@@ -94,7 +94,7 @@ def test_a_channel_that_takes_few_at_once(path: Path, file: Path) -> None:
 
 
 def test_a_full_channel(path: Path, file: Path) -> None:
-    """The error counts the messages that fitted; with the policy to wait, the command waits until Ctrl-C."""
+    """`send` to a full channel reports how many messages fitted; with the policy "wait" it waits until Ctrl-C."""
     fill(path, 0, ChannelOptions(capacity=Capacity(max_messages=5, on_full="raise")))
     file.write_text("\n".join(f'{{"id": {number}, "sku": "a"}}' for number in range(10)))
     assert error("send", path, "--file", file).endswith("; 5 messages were sent")
@@ -110,7 +110,7 @@ def test_a_full_channel(path: Path, file: Path) -> None:
 
 
 def test_a_message_that_is_too_large(path: Path, file: Path) -> None:
-    """It is known by its line, and those before it were sent."""
+    """The error of a message that is too large names its line, and the lines before it were sent."""
     fill(path, 0, ChannelOptions(max_message_size=100))
     file.write_text(f'{{"id": 1, "sku": "a"}}\n{{"id": 2, "sku": "{"x" * 200}"}}\n{{"id": 3, "sku": "a"}}')
     text = error("send", path, "--file", file)
@@ -128,7 +128,7 @@ def test_a_sealed_channel(channel: Path, file: Path) -> None:
 
 
 def test_bytes(path: Path, file: Path) -> None:
-    """Lines as they are, the whole input, or base64 in JSON."""
+    """`send` to a raw channel accepts lines, the whole input, or base64 in JSON."""
     with blocking.open_channel(path, bytes):
         pass
     file.write_bytes(b"\xef\xbb\xbfone\r\n\ntwo \xff")
@@ -147,12 +147,12 @@ def test_bytes(path: Path, file: Path) -> None:
 
 
 def test_raw_is_for_bytes(channel: Path) -> None:
-    """A typed channel takes JSON."""
+    """A typed channel accepts only JSON, and refuses the options for bytes."""
     assert "this one has Order, send JSON" in error("send", channel, "--raw", "--file", os.devnull, code=2)
 
 
 def test_no_such_file(channel: Path) -> None:
-    """It is named."""
+    """The error of a missing input file names it."""
     assert error("send", channel, "--file", "/nowhere.jsonl") == "/nowhere.jsonl: No such file or directory"
 
 

@@ -20,7 +20,7 @@ def run(*arguments: object, code: int = 0) -> Result:
 
 
 def test_segments_are_shipped_once(path: Path, tmp_path: Path) -> None:
-    """It says what it did, in words or in JSON, and what was there already."""
+    """`ship` copies each segment once, and reports in words or JSON what it copied and what was there already."""
     fill(path, orders(1000), segment_size=4096)
     archive = f"file://{tmp_path}/archive"
     first = json.loads(run(path, archive, "--consumer", "archive", "--json").stdout)
@@ -47,7 +47,7 @@ def test_a_gap_is_a_finding(path: Path, tmp_path: Path) -> None:
 
 
 def test_wrong_paths_are_wrong_usage(path: Path, tmp_path: Path) -> None:
-    """No channel, a URI that nothing can open, the archive of another channel: a line each, and exit code 2."""
+    """`ship` of a missing channel, to an unknown URI or into the archive of another channel is wrong usage."""
     archive = f"file://{tmp_path}/archive"
     assert "there is no channel at" in run(path, archive, code=2).stderr
     fill(path, orders(300), segment_size=4096)

@@ -26,7 +26,7 @@ def numbers(*arguments: object) -> list[int]:
 
 
 def test_the_last_messages(channel: Path) -> None:
-    """Ten, or as many as were asked for, each behind its number."""
+    """`tail` prints the last ten messages, or as many as asked for, each with its sequence."""
     assert run("tail", channel).stdout.splitlines()[0] == '90  {"id":90,"sku":"pen","qty":1}'
     assert numbers(channel) == list(range(90, 100))
     assert numbers(channel, "-n", 3) == [97, 98, 99]
@@ -35,14 +35,14 @@ def test_the_last_messages(channel: Path) -> None:
 
 
 def test_each_line_says_where_it_was(channel: Path) -> None:
-    """The offset is one to begin at."""
+    """Each JSON line of `tail` has an offset at which another `tail` can begin."""
     (last,) = lines(channel, "-n", 1)
     assert last["value"] == {"id": 99, "sku": "pen", "qty": 1}
     assert lines(channel, "--from", last["offset"]) == [last]
 
 
 def test_where_to_begin(channel: Path) -> None:
-    """At a number, a time, so long ago, or either end."""
+    """`tail` can begin at a sequence, a time, an age, or either end."""
     assert numbers(channel, "--from", "seq:95") == [95, 96, 97, 98, 99]
     assert len(numbers(channel, "--from", "earliest")) == 100
     assert numbers(channel, "--from", "latest") == []
@@ -57,7 +57,7 @@ def test_an_invalid_start(channel: Path, place: str) -> None:
 
 
 def test_following(channel: Path) -> None:
-    """What is sent is shown at once, by whichever process; the end of a sealed channel is the end."""
+    """`tail -f` prints what any process sends at once, and ends with a sealed channel."""
     process = start("tail", channel, "-f", "-n", 1)
     assert process.stdout is not None
     assert process.stdout.readline().startswith(b"99  ")
@@ -70,13 +70,13 @@ def test_following(channel: Path) -> None:
 
 
 def test_no_consumer_is_left(channel: Path) -> None:
-    """A command that only reads holds no data back."""
+    """`tail` leaves no consumer and holds back no data."""
     run("tail", channel, "--from", "earliest")
     assert list((channel / "consumers").iterdir()) == []
 
 
 def test_bytes_are_shown_as_text_if_they_are(path: Path) -> None:
-    """Others in hexadecimal, and nothing is a command to a terminal; in JSON all are base64."""
+    """`tail` prints bytes as text or hexadecimal, with control characters escaped, and in JSON as base64."""
     with blocking.open_channel(path, bytes) as opened, opened.sender() as sender:
         sender.send_many([b"hello", "süß\x1b[31m".encode(), b"\x00\xff", b"\xff" * 300, b""])
     text = run("tail", path).stdout.splitlines()
@@ -88,7 +88,7 @@ def test_bytes_are_shown_as_text_if_they_are(path: Path) -> None:
 
 
 def test_a_text_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
-    """It is escaped as JSON does it, also where msgspec would not."""
+    """`tail` escapes control characters in texts as JSON does, also those that msgspec does not escape."""
     with blocking.open_channel(path, str) as opened, opened.sender() as sender:
         sender.send("\x1b[31m\x9b31m\x7fé")
     for option in ([], ["--json"]):
@@ -97,7 +97,7 @@ def test_a_text_with_commands_in_it_reaches_no_terminal(path: Path) -> None:
 
 
 def test_a_record_that_is_not_a_message_is_shown(channel: Path) -> None:
-    """The record is shown in order, with the reason and its bytes; the messages after it follow."""
+    """`tail` prints an undecodable record in order, with the reason and its bytes, and continues."""
     description = describe_channel(channel)
     with blocking.open_channel(channel, Order) as opened, opened.sender() as sender:
         sender._connection.writer.append_all([msgspec.msgpack.encode({"id": "x"})])
@@ -130,7 +130,7 @@ def test_messages_reclaimed_while_it_reads_are_reported(path: Path, monkeypatch:
 
 
 def test_a_codec_of_the_users_own(path: Path) -> None:
-    """Payloads are bytes then: shown, and exported, as they are."""
+    """With a user's codec, `tail` and `export` print payloads as bytes."""
 
     class Upper:
         name = "upper"
@@ -149,7 +149,7 @@ def test_a_codec_of_the_users_own(path: Path) -> None:
 
 
 def test_what_a_copy_does_not_show_is_said(channel: Path, tmp_path: Path) -> None:
-    """A channel that was not recovered yet shows its valid messages, and says that there may be more."""
+    """`tail` of a channel that was not recovered prints its valid messages, and says that there may be more."""
     copy = shutil.copytree(channel, tmp_path / "the copy")
     assert run("tail", channel).stderr == ""
     for command in ("tail", "consumers"):
@@ -161,7 +161,7 @@ def test_what_a_copy_does_not_show_is_said(channel: Path, tmp_path: Path) -> Non
 
 
 def test_the_last_messages_begin_behind_what_a_repair_left_out(path: Path) -> None:
-    """A sequence that is lost is not a start."""
+    """`tail` skips sequences that a repair left out when it looks for its start."""
     fill(path, 300)
     begins = sorted((path / "segments").glob("0*.seg"))
     content = bytearray(begins[1].read_bytes())

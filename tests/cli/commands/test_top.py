@@ -43,7 +43,7 @@ def drawn(pictures: list[Picture], width: int = 80, height: int = 24) -> list[st
 
 
 def test_figures_of_a_channel(path: Path) -> None:
-    """The figures are what is stored, each consumer's lag, the fill level and the processes that use the channel."""
+    """`top` shows what is stored, each consumer's lag, the fill level and the processes that use the channel."""
     fill(path, 1000, ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=2000)))
     subscribe(path, "billing", 300)
     with blocking.open_channel(path, Order), ChannelSet([str(path)]) as channel_set:
@@ -62,7 +62,7 @@ def test_figures_of_a_channel(path: Path) -> None:
 
 
 def test_paces(path: Path) -> None:
-    """Between two looks it is known how much was sent and taken in a second."""
+    """From the second update on `top` shows how many messages were sent and received per second."""
     fill(path, 100)
     subscribe(path, "billing", 10)
     with ChannelSet([str(path)]) as channel_set:
@@ -100,7 +100,7 @@ def test_an_offset_gap_is_not_counted_as_throughput(path: Path) -> None:
 
 
 def test_nothing_is_changed(path: Path) -> None:
-    """No byte of the channel is another one afterwards, and no name is registered."""
+    """`top` changes no byte of the channel and registers no name."""
     fill(path, 100)
     before = contents(path)
     with ChannelSet([str(path)]) as channel_set:
@@ -110,7 +110,7 @@ def test_nothing_is_changed(path: Path) -> None:
 
 
 def test_channels_that_come_and_go(memory: Path) -> None:
-    """One that is made is shown, one that is removed is not, and one that is replaced is the new one."""
+    """`top` shows channels that are created, drops those that are removed, and notices replaced ones."""
     with ChannelSet([str(memory / "*")]) as channel_set:
         assert channel_set.look() == []
         fill(memory / "a", 10)
@@ -128,7 +128,7 @@ def test_channels_that_come_and_go(memory: Path) -> None:
 
 
 def test_directories_of_channels(memory: Path) -> None:
-    """A directory means all channels in it."""
+    """A directory as an argument of `top` means all channels in it."""
     fill(memory / "a", 10)
     fill(memory / "b", 10)
     with ChannelSet([str(memory)]) as channel_set:
@@ -136,7 +136,7 @@ def test_directories_of_channels(memory: Path) -> None:
 
 
 def test_a_channel_that_cannot_be_read(path: Path) -> None:
-    """It is shown with the reason and the others as usual, and it is shown normally once it is repaired."""
+    """`top` shows a channel that cannot be read with the reason, and shows it normally once it is repaired."""
     fill(path, 10)
     whole = (path / "channel.json").read_text()
     (path / "channel.json").write_text("{")
@@ -150,7 +150,7 @@ def test_a_channel_that_cannot_be_read(path: Path) -> None:
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 140, 200])
 def test_it_fits_the_terminal(path: Path, width: int) -> None:
-    """No line is longer than the terminal is wide, and neither numbers nor what they are about are cut to nothing."""
+    """No line of `top` is wider than the terminal, and neither numbers nor their labels are cut to nothing."""
     fill(path, 1000)
     for number in range(3):
         subscribe(path, f"a consumer whose name is rather long {number}", number + 1)
@@ -165,7 +165,7 @@ def test_it_fits_the_terminal(path: Path, width: int) -> None:
 
 
 def test_what_does_not_fit_is_counted(path: Path) -> None:
-    """A small window shows what fits, and says how much does not."""
+    """In a small window `top` shows what fits, and says how much does not."""
     fill(path, 10)
     for number in range(30):
         subscribe(path, f"c{number:02}", 1)
@@ -176,7 +176,7 @@ def test_what_does_not_fit_is_counted(path: Path) -> None:
 
 
 def test_the_wider_the_more(path: Path) -> None:
-    """The least important columns are left out first, and names get width before details do."""
+    """In a narrow terminal `top` drops the least important columns first, and gives width to names before details."""
     fill(path, 10)
     with ChannelSet([str(path)]) as channel_set:
         headings = {width: drawn(channel_set.look(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
@@ -187,7 +187,7 @@ def test_the_wider_the_more(path: Path) -> None:
 
 
 def test_a_consumer_that_was_seen_to_move(path: Path) -> None:
-    """Is not idle, although its position has not looked at the clock: it does so once in many messages."""
+    """`top` does not show a consumer as idle that it has seen move, although its stored time is old."""
     fill(path, 100)
     with (
         blocking.open_channel(path, Order) as channel,
@@ -203,7 +203,7 @@ def test_a_consumer_that_was_seen_to_move(path: Path) -> None:
 
 
 def test_a_channel_that_is_sealed(path: Path) -> None:
-    """Is said so beside its name."""
+    """`top` marks a sealed channel beside its name."""
     fill(path, 1)
     with blocking.open_channel(path, Order) as channel:
         channel.seal()
@@ -214,19 +214,19 @@ def test_a_channel_that_is_sealed(path: Path) -> None:
 
 
 def test_nothing_to_look_at_once(memory: Path) -> None:
-    """A path that matches no channel is wrong usage: a script has no other way to notice a misspelt name."""
+    """`top` for a path that matches no channel is wrong usage."""
     assert error("top", memory / "x", "--once", code=2) == f"there is no channel at {memory / 'x'}; check the path"
 
 
 def test_a_dumb_terminal(path: Path) -> None:
-    """Gets one update below the other."""
+    """On a dumb terminal `top` prints one update below the other."""
     fill(path, 10)
     shown = in_a_terminal("top", path, "-n", "2", "-i", "0.05", environment={"TERM": "dumb"})
     assert shown.count("CHANNEL / CONSUMER") == 2
 
 
 def test_sparklines() -> None:
-    """The largest value is as high as a line, nothing is the lowest bar."""
+    """In a sparkline the largest value has full height, and zero is the lowest bar."""
     assert sparkline([0, 1, 2, 4, 8]) == "▁▂▃▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
@@ -234,7 +234,7 @@ def test_sparklines() -> None:
 
 
 def test_once(path: Path) -> None:
-    """For scripts: one look, as text or as one document."""
+    """`top --once` prints one update, as text or as one JSON document."""
     fill(path, 100)
     subscribe(path, "billing", 10)
     found = report("top", path, "--once", "-i", "0.05")
@@ -253,7 +253,7 @@ def test_a_line_for_each_update(path: Path) -> None:
 
 
 def test_ctrl_c_is_how_one_ends_it(path: Path) -> None:
-    """Nothing is traced back, and it has not failed."""
+    """Ctrl-C ends `top` without a traceback, and with success."""
     fill(path, 10)
     process = start("top", path, "--json", "-i", "0.05")
     assert process.stdout is not None
@@ -298,7 +298,7 @@ def _in_a_terminal(path: Path, end: Callable[[subprocess.Popen[bytes], int], obj
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_q_ends_it(path: Path, width: int) -> None:
-    """It uses a screen of its own, and leaves it."""
+    """`q` ends `top` and restores the screen."""
     fill(path, 100)
     subscribe(path, "billing", 10)
     code, shown = _in_a_terminal(path, lambda _, terminal: os.write(terminal, b"xq"), width)
@@ -308,7 +308,7 @@ def test_q_ends_it(path: Path, width: int) -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
 def test_a_signal_ends_it(path: Path, number: signal.Signals, code: int) -> None:
-    """The terminal is as it was, whichever it is."""
+    """A signal ends `top`, which restores the terminal."""
     fill(path, 100)
     subscribe(path, "billing", 10)
     assert _in_a_terminal(path, lambda process, _: process.send_signal(number), 80)[0] == code
@@ -316,7 +316,7 @@ def test_a_signal_ends_it(path: Path, number: signal.Signals, code: int) -> None
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_waiters(path: Path) -> None:
-    """Threads and event loops that wait for a message are counted as long as they live."""
+    """`top` counts threads and event loops that wait for a message as long as they live."""
     fill(path, 10)
     program = (
         "import sys\nfrom filechannel import blocking\nfrom tests.cli.shell import Order\n"

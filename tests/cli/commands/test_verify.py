@@ -19,7 +19,7 @@ def damage(path: Path) -> None:
 
 
 def test_a_whole_channel(path: Path) -> None:
-    """It says how much it has looked at, and that this is fine."""
+    """`verify` of an intact channel reports how much it checked, and that nothing was found."""
     fill(path, 1000)
     assert re.fullmatch(r"1,000 messages in \d+ segments, [\d.]+ kB: no damage\n", run("verify", path).stdout)
     found = report("verify", path)
@@ -39,7 +39,7 @@ def test_damage_has_the_exit_code_1(path: Path) -> None:
 
 
 def test_messages_that_do_not_fit_the_schema(path: Path) -> None:
-    """Only with --payloads, which decodes every message."""
+    """`verify --payloads` decodes every message and reports those that do not fit the schema."""
     fill(path, 10)
     manifest = path / "channel.json"
     manifest.write_text(manifest.read_text().replace('"int"', '"str"'))
@@ -49,7 +49,7 @@ def test_messages_that_do_not_fit_the_schema(path: Path) -> None:
 
 
 def test_payloads_of_raw_channels_are_all_right(path: Path) -> None:
-    """Any bytes are a message there."""
+    """`verify --payloads` accepts any bytes in a raw channel."""
     with blocking.open_channel(path, bytes) as channel, channel.sender() as sender:
         sender.send(b"\xff")
     assert report("verify", path, "--payloads")["messages"] == 1
@@ -62,14 +62,14 @@ def test_where_there_is_no_channel(path: Path) -> None:
 
 
 def test_a_repair_is_shown_before_it_is_done(path: Path) -> None:
-    """Nothing changes without --apply; with it, only the damaged part is removed."""
+    """`repair` without --apply changes nothing; with it, only the damaged part is removed."""
     fill(path, 1000)
     damage(path)
     plan = report("repair", path, code=1)
     assert not plan["applied"]
     assert len(plan["actions"]) == 1
-    told = run("repair", path, code=1).stdout
-    assert told.endswith(f"nothing was changed. To apply:\n  filechannel repair {path} --apply\n")
+    output = run("repair", path, code=1).stdout
+    assert output.endswith(f"nothing was changed. To apply:\n  filechannel repair {path} --apply\n")
     assert not report("verify", path, code=1)["clean"]
     done = report("repair", path, "--apply")
     assert done["actions"] == plan["actions"]
@@ -80,7 +80,7 @@ def test_a_repair_is_shown_before_it_is_done(path: Path) -> None:
 
 
 def test_processes_that_have_it_open_are_named(path: Path) -> None:
-    """A repair needs the channel for itself."""
+    """`repair` is refused while processes have the channel open, and names them."""
     fill(path, 1000)
     damage(path)
     with blocking.open_channel(path, Order):
@@ -90,7 +90,7 @@ def test_processes_that_have_it_open_are_named(path: Path) -> None:
 
 
 def test_a_lost_manifest_is_taken_from_elsewhere(path: Path) -> None:
-    """Without the message type the repair says so; a channel of the same type supplies it."""
+    """`repair` needs the message type if the manifest is lost; a channel of the same type can supply it."""
     fill(path, 100)
     like = fill(path.with_name("like"), 10)
     (path / "channel.json").write_text("{")
@@ -101,7 +101,7 @@ def test_a_lost_manifest_is_taken_from_elsewhere(path: Path) -> None:
 
 
 def test_real_exit_codes(path: Path) -> None:
-    """A process of its own says the same: 0 fine, 1 findings, 2 usage."""
+    """The process exits with 0 for no findings, 1 for findings and 2 for wrong usage."""
     fill(path, 1000)
     assert real("verify", path)[0] == 0
     damage(path)
@@ -112,7 +112,7 @@ def test_real_exit_codes(path: Path) -> None:
 
 
 def test_the_end_of_a_killed_repair_is_another_one(path: Path) -> None:
-    """SIGKILL somewhere in the middle leaves what a second run finishes."""
+    """After SIGKILL in the middle of a repair a second run finishes it."""
     fill(path, 1000)
     damage(path)
     process = start("repair", path, "--apply")
@@ -137,7 +137,7 @@ def test_what_follows_a_lost_beginning_stays(path: Path, boots: Boots) -> None:
 
 
 def test_without_a_manifest_nothing_is_done_over_and_over(path: Path) -> None:
-    """What opening the channel would fix waits until it can be opened; then everything is fixed."""
+    """Without a manifest a repair leaves the rest as it is; once the channel can be opened, it fixes everything."""
     fill(path, 100)
     like = fill(path.with_name("like"), 1)
     (path / "channel.json").unlink()
@@ -155,7 +155,7 @@ def test_without_a_manifest_nothing_is_done_over_and_over(path: Path) -> None:
 
 
 def test_a_directory_instead_of_the_control_file(path: Path) -> None:
-    """It is moved to the quarantine, and recovery finds the end of the log again."""
+    """A directory instead of the control file is moved to the quarantine, and recovery finds the end of the log."""
     fill(path, 100)
     (path / "control").unlink()
     (path / "control").mkdir()

@@ -176,7 +176,7 @@ def is_visible(character: str) -> bool:
 
 @pytest.mark.parametrize("in_a_terminal", [False, True], ids=["pipe", "terminal"])
 def test_no_command_obeys_what_it_shows(hostile: Path, tmp_path: Path, in_a_terminal: bool) -> None:
-    """No control or invisible character of a path, name, field, reason or message is written, by any command."""
+    """No command prints a control or invisible character of a path, name, field, reason or message."""
     given = commands(hostile)
     shown = output(tmp_path / "commands.json", given, in_a_terminal=in_a_terminal)
     assert offending(shown) == []
@@ -190,14 +190,14 @@ def test_no_command_obeys_what_it_shows(hostile: Path, tmp_path: Path, in_a_term
 
 
 def test_a_traceback_is_escaped(hostile: Path, tmp_path: Path) -> None:
-    """FILECHANNEL_DEBUG shows where an error happened, and its text as harmless as without."""
+    """A traceback under FILECHANNEL_DEBUG is escaped like every other output."""
     shown = output(tmp_path / "commands.json", commands(hostile)[:8], in_a_terminal=False, FILECHANNEL_DEBUG="1")
     assert b"Traceback" in shown
     assert offending(shown) == []
 
 
 def test_json_stays_exact(hostile: Path, tmp_path: Path) -> None:
-    """Escaped in JSON, names and messages are the same when it is read."""
+    """Names and messages that are escaped in JSON are unchanged when the JSON is read."""
     given: list[list[str | Path]] = [
         ["consumers", hostile, "--json"],
         ["tail", hostile, "--json", "-n", "1"],
@@ -215,7 +215,7 @@ def test_json_stays_exact(hostile: Path, tmp_path: Path) -> None:
 
 
 def test_what_is_logged_or_warned_of_is_escaped(tmp_path: Path) -> None:
-    """Also what no command writes: log messages in a line each, warnings, and tracebacks of threads."""
+    """Log messages, warnings and tracebacks of threads are escaped, also those that no command prints."""
     program = """
 import logging, sys, threading, warnings
 from filechannel.cli import app
@@ -238,7 +238,7 @@ app.run()
 
 
 def test_every_invisible_character_is_escaped() -> None:
-    """In every plane of Unicode that has any: the rest has a glyph or is a space, and JSON reads back as it was."""
+    """Every invisible character of Unicode is escaped, and JSON with it reads back unchanged."""
     everything = "".join(map(chr, [*range(0x20000), *range(0xE0000, 0xE0200), sys.maxunicode]))
     shown = safe(everything)
     assert all(map(is_visible, set(shown)))
@@ -252,7 +252,7 @@ def test_every_invisible_character_is_escaped() -> None:
     "name", ["plain", "two words", "it's", "$(touch pwned)", "`touch pwned`", ";touch pwned;", "a\nb", EVIL_NAME, "!!"]
 )
 def test_a_command_in_a_message_can_be_pasted(name: str, tmp_path: Path) -> None:
-    """With the quotes around it or without, the shell executes nothing that the path says, and finds the path."""
+    """A path in an advised command is quoted, so that the shell finds it and executes nothing in it."""
     path = tmp_path / name
     text = repair_command(path)
     assert text.isprintable()
@@ -265,7 +265,7 @@ def test_a_command_in_a_message_can_be_pasted(name: str, tmp_path: Path) -> None
 
 
 def test_a_path_in_a_command_is_not_an_option() -> None:
-    """A path that begins with a dash is written so that it is one."""
+    """A path that begins with a dash is printed in a command so that it is not taken for an option."""
     assert repair_command("-rf") == "'filechannel repair ./-rf --apply'"
     assert command("filechannel", "gc", "a b") == "filechannel gc 'a b'"
     assert shlex.split(shell_words("it's", "a b")) == ["it's", "a b"]

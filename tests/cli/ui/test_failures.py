@@ -22,8 +22,8 @@ from tests.cli.shell import SMALL, Order, error, fill, finish, interrupt, orders
 from tests.file_systems import mounted_tmpfs, run_or_skip
 from tests.processes.workers import Workers
 
-SOMEBODY = 54321
-by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can be somebody else")
+OTHER_USER = 54321
+by_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 ON_A_CHANNEL = [
     ["info", "CHANNEL"],
     ["tail", "CHANNEL"],
@@ -47,14 +47,14 @@ def about(command: list[str], path: Path) -> list[str]:
 
 @each_command
 def test_no_channel(command: list[str], path: Path) -> None:
-    """A path where there is nothing is wrong usage."""
+    """A path where nothing exists is wrong usage."""
     assert error(*about(command, path), code=2).startswith(f"there is no channel at {path}")
     assert not path.exists()
 
 
 @each_command
 def test_not_a_channel(command: list[str], path: Path) -> None:
-    """Neither a directory of something else nor a file is touched."""
+    """A command changes neither a directory with other content nor a file."""
     path.mkdir()
     (path / "notes.txt").write_text("mine")
     assert error(*about(command, path), code=2) == f"{path} is not a channel: it has no channel.json"
@@ -65,7 +65,7 @@ def test_not_a_channel(command: list[str], path: Path) -> None:
 
 @each_command
 def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
-    """The error says what is wrong with the file and what fixes it; a channel exists, so it is not wrong usage."""
+    """A damaged manifest is an error with what is wrong and what fixes it, and not wrong usage."""
     mends = f"filechannel repair --like OTHER {channel} --apply"
     (channel / "channel.json").write_text('{"format": 1,')
     text = error(*about(command, channel), code=1)
@@ -79,7 +79,7 @@ def test_a_damaged_manifest(command: list[str], channel: Path) -> None:
 @pytest.mark.parametrize("command", [["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]], ids=" ".join)
 @pytest.mark.parametrize("damage", ["missing", "cut off", "zeros"])
 def test_a_damaged_control_file(command: list[str], channel: Path, damage: str) -> None:
-    """A read-only command cannot know where the log ends, and names the command that finds it."""
+    """With a damaged control file a read-only command names the command that finds the end of the log."""
     control = channel / "control"
     content = control.read_bytes()
     control.write_bytes(content[:100] if damage == "cut off" else bytes(len(content)))
@@ -93,14 +93,14 @@ def test_a_damaged_control_file(command: list[str], channel: Path, damage: str) 
 @by_root
 @each_command
 def test_a_user_without_permission(workers: Workers, command: list[str], channel: Path) -> None:
-    """The error names the owner, and nothing is changed."""
+    """For a user without permission the error names the owner, and nothing is changed."""
     channel.parent.chmod(0o711)
     if command[0] in ("send", "import"):
         command = [*command, *(["--file", os.devnull] if command[0] == "send" else [])]
     rehearsal = about(command, channel.with_name("nothing"))
-    code, text = workers.start(run_as, SOMEBODY, about(command, channel), rehearsal).result()
+    code, text = workers.start(run_as, OTHER_USER, about(command, channel), rehearsal).result()
     assert code == 1
-    assert text.startswith(f"filechannel: user {SOMEBODY} may not read {channel} (Permission denied: ")
+    assert text.startswith(f"filechannel: user {OTHER_USER} may not read {channel} (Permission denied: ")
     assert text.endswith(f"{channel} belongs to root, mode 0700: run the command as root, or ask root for access\n")
     assert len(orders(channel)) == 100
 
@@ -115,12 +115,12 @@ def test_the_right_to_read_is_enough_for_a_report(workers: Workers, path: Path) 
     before = {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]}
     for command in (["info"], ["tail"], ["consumers"], ["gc", "--dry-run"], ["export"]):
         arguments = [command[0], str(path), *command[1:]]
-        assert workers.start(run_as, SOMEBODY, arguments, arguments).result() == (0, ANY)
+        assert workers.start(run_as, OTHER_USER, arguments, arguments).result() == (0, ANY)
     assert {each: each.stat().st_mtime_ns for each in [path, *path.rglob("*")]} == before
     arguments = ["send", str(path), "--file", os.devnull]
-    code, text = workers.start(run_as, SOMEBODY, arguments, arguments).result()
+    code, text = workers.start(run_as, OTHER_USER, arguments, arguments).result()
     assert code == 1
-    assert f"user {SOMEBODY} may not change {path}" in text
+    assert f"user {OTHER_USER} may not change {path}" in text
 
 
 def test_a_report_changes_nothing(channel: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_report_changes_nothing(channel: Path) -> None:
 
 
 def test_a_damaged_record(channel: Path) -> None:
-    """Reading ends there with the offset, or skips the record if that was asked for."""
+    """Reading stops at a damaged record with its offset, or skips it with `--skip-damage`."""
     segment = min((channel / "segments").glob("*.seg"))
     content = bytearray(segment.read_bytes())
     content[1000] ^= 0xFF
@@ -160,7 +160,7 @@ def test_the_reader_of_the_output_may_exit(command: list[str], path: Path) -> No
 
 
 def test_a_report_to_a_closed_pipe(channel: Path) -> None:
-    """Also a report that is written at the last moment."""
+    """A closed pipe ends a command silently, also if the report is written at exit."""
     reader, writer = os.pipe()
     os.close(reader)
     assert real("info", channel, stdout=writer) == (141, "", "")
@@ -168,7 +168,7 @@ def test_a_report_to_a_closed_pipe(channel: Path) -> None:
 
 
 def test_ctrl_c_while_it_waits_for_messages(channel: Path) -> None:
-    """A `tail -f` that is interrupted has shown what there was."""
+    """A `tail -f` that is interrupted has printed every message until then."""
     process = start("tail", channel, "-f", "-n", 1)
     assert process.stdout is not None
     assert process.stdout.readline() == b'99  {"id":99,"sku":"pen","qty":1}\n'
@@ -176,7 +176,7 @@ def test_ctrl_c_while_it_waits_for_messages(channel: Path) -> None:
 
 
 def test_ctrl_c_while_it_sends(channel: Path) -> None:
-    """It says how much was sent, and that is what was sent."""
+    """A `send` that is interrupted reports how many messages were sent."""
     process = start("send", channel)
     assert process.stdin is not None
     process.stdin.write(b'{"id":100,"sku":"ink"}\n{"id":101,"sku":"ink"}\n{"id":102,')
@@ -208,7 +208,7 @@ def test_sigterm_leaves_nothing_behind(path: Path) -> None:
 
 @pytest.mark.parametrize(("name", "code"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_during_a_finalizer_is_not_lost(name: str, code: int) -> None:
-    """Python drops the exception that its handler raises there; the process ends all the same."""
+    """A signal during a finalizer, where Python drops exceptions, still ends the process."""
     program = f"""
 import os, signal, sys
 import typer
@@ -263,7 +263,7 @@ def test_a_bug_is_named_in_a_line(channel: Path) -> None:
 
 
 def test_a_full_disk_behind_stdout(channel: Path) -> None:
-    """The error is printed once."""
+    """If stdout is on a full disk the error is printed once."""
     with open("/dev/full", "wb") as full:
         for command in (["info"], ["tail"], ["export"], ["info", "--json"]):
             code, _, err = real(command[0], channel, *command[1:], stdout=full)
@@ -272,7 +272,7 @@ def test_a_full_disk_behind_stdout(channel: Path) -> None:
 
 @by_root
 def test_a_read_only_mount(tmp_path: Path) -> None:
-    """Commands that change something say what to do in a shell, and name no argument of the library."""
+    """On a read-only mount the error names shell commands, and no argument of the library."""
     with mounted_tmpfs(tmp_path, 8 << 20) as mounted:
         channel = fill(mounted / "orders", 100)
         run_or_skip("mount", "-o", "remount,ro", mounted)
@@ -288,7 +288,7 @@ def test_a_read_only_mount(tmp_path: Path) -> None:
 
 
 def test_a_name_that_is_not_text(memory: Path) -> None:
-    """A path may consist of any bytes."""
+    """Commands accept a path of any bytes."""
     odd = memory / os.fsdecode(b"odd\xff")
     fill(odd, 1)
     assert real("info", odd)[0] == real("info", odd, "--json")[0] == 0
@@ -310,7 +310,7 @@ def test_a_name_that_is_not_text(memory: Path) -> None:
     ],
 )
 def test_streams_that_are_closed(channel: Path, command: str, code: int, text: str) -> None:
-    """What cannot be read or written is told where that is possible, and no file of the channel takes its place."""
+    """With a closed stdin, stdout or stderr a command reports what it can, and opens no channel file in its place."""
     with blocking.open_channel(channel, Order) as opened:
         opened.receiver("audit").close()
     line = f"{sys.executable} -m filechannel {command.replace('CHANNEL', str(channel))}"
@@ -331,7 +331,7 @@ def test_streams_that_are_closed(channel: Path, command: str, code: int, text: s
     ids=lambda value: errno.errorcode.get(value, ""),
 )
 def test_what_the_system_refuses_comes_with_advice(number: int, advice: str | None) -> None:
-    """Where what to do does not depend on which file it is."""
+    """An error of the operating system is printed with advice where the advice does not depend on the file."""
     text = explain(OSError(number, os.strerror(number), "data/orders/control"))
     assert text.startswith(f"data/orders/control: {os.strerror(number)}")
     assert advice is None or advice in text
@@ -339,14 +339,14 @@ def test_what_the_system_refuses_comes_with_advice(number: int, advice: str | No
 
 
 def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path: Path) -> None:
-    """Another user may have put it beside an output, in a directory that they share."""
+    """A FIFO at the temporary path of an output, which another user may create, is not waited for."""
     fill(path, 10)
     os.mkfifo(tmp_path / ".out.jsonl.01234567.part")
     finish(start("export", path, tmp_path / "out.jsonl"))
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "output"),
     [
         (("export", "CHANNEL", "DIRECTORY"), "DIRECTORY is a directory"),
         (("export", "CHANNEL", "DIRECTORY", "--force"), "DIRECTORY is a directory"),
@@ -376,7 +376,7 @@ def test_a_fifo_under_the_name_of_a_draft_is_not_waited_for(path: Path, tmp_path
     ids=lambda value: value if isinstance(value, str) else " ".join(value),
 )
 def test_wrong_usage_is_reported_in_the_terms_of_the_command_line(
-    channel: Path, tmp_path: Path, arguments: tuple[str, ...], told: str
+    channel: Path, tmp_path: Path, arguments: tuple[str, ...], output: str
 ) -> None:
     """The error names the path or option that is meant, with exit code 2; nothing is changed."""
     with blocking.open_channel(channel, Order) as opened:
@@ -385,8 +385,8 @@ def test_wrong_usage_is_reported_in_the_terms_of_the_command_line(
     places["DIRECTORY"].mkdir()
     result = run(*(places.get(each, each) for each in arguments), code=2)
     for name, place in places.items():
-        told = told.replace(name, str(place))
-    assert told in result.stderr
+        output = output.replace(name, str(place))
+    assert output in result.stderr
     assert "start=" not in result.stderr
     assert [each.name for each in tmp_path.iterdir()] == ["directory"]
 
@@ -400,10 +400,10 @@ def test_a_method_that_is_not_installed(channel: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(compression_codecs, "import_module", nothing)
     compression_codecs.codec.cache_clear()
     try:
-        told = error("compress", channel, "--method", "lz4")
+        output = error("compress", channel, "--method", "lz4")
     finally:
         compression_codecs.codec.cache_clear()
-    assert told == "lz4 is not installed: pip install 'filechannel[lz4]'"
+    assert output == "lz4 is not installed: pip install 'filechannel[lz4]'"
 
 
 def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,13 +411,13 @@ def test_a_format_that_is_not_installed(channel: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr(formats, "find_spec", lambda _: None)
     needs = "Parquet needs pyarrow and pyspark: pip install 'filechannel[spark]'"
     assert f"Invalid value for FILE: o.parquet: {needs}" in run("export", channel, "o.parquet", code=2).stderr
-    told = run("export", channel, "o.txt", "--format", "parquet", code=2).stderr
-    assert f"Invalid value for --format: {needs}" in told
+    output = run("export", channel, "o.txt", "--format", "parquet", code=2).stderr
+    assert f"Invalid value for --format: {needs}" in output
 
 
 @pytest.mark.parametrize("start", ["2999-01-01", "2999-01-01T00:00:00+00:00"])
 def test_a_time_that_is_yet_to_come_is_the_end(channel: Path, start: str) -> None:
-    """Nothing was sent since: `tail` and `export` show nothing, and `seek` leaves nothing to come."""
+    """A time in the future means the end: `tail` and `export` print nothing, and `seek` leaves nothing to receive."""
     with blocking.open_channel(channel, Order) as opened:
         opened.receiver("bill").close()
     assert run("tail", channel, "--from", start).stdout == ""

@@ -26,7 +26,7 @@ from tests.cli.shell import fill, real
     ],
 )
 def test_sizes(count: int, text: str) -> None:
-    """In the unit that fits, never as a thousand of the one below."""
+    """A size is printed in the unit that fits, and never as a thousand of the smaller one."""
     assert size(count) == text
 
 
@@ -44,17 +44,17 @@ def test_sizes(count: int, text: str) -> None:
     ],
 )
 def test_spans(seconds: float, text: str) -> None:
-    """In the unit that says enough."""
+    """A time span is printed in the unit that suits it."""
     assert span(seconds) == text
 
 
 def test_numbers() -> None:
-    """Thousands are apart, and one is one."""
+    """A number is printed with separators of thousands, and with the singular for one."""
     assert [counted(count, "message") for count in (0, 1, 2000)] == ["0 messages", "1 message", "2,000 messages"]
 
 
 def test_what_a_report_consists_of() -> None:
-    """Dataclasses are objects, times are texts, durations are seconds."""
+    """In a JSON report dataclasses are objects, times are texts and durations are seconds."""
 
     @dataclass
     class Found:
@@ -67,12 +67,12 @@ def test_what_a_report_consists_of() -> None:
 
 
 def test_nothing_is_a_command_to_a_terminal() -> None:
-    """Neither colors nor a change of direction."""
+    """Escaped text contains neither colour codes nor changes of direction."""
     assert safe("a\x1b[31m\x9b\u202eb\n") == "a\\x1b[31m\\x9b\\u202eb\\x0a"
 
 
 def test_a_table_is_as_wide_as_the_terminal(path: Path) -> None:
-    """A narrow one folds it; a pipe gets lines as long as they need to be."""
+    """A table is folded to the width of a terminal, and as wide as needed in a pipe."""
     channel = fill(path.with_name("o" * 100), 1)
     assert str(channel) in real("info", channel)[1]
     narrow = real("info", channel, environment={"COLUMNS": "60"})[1]

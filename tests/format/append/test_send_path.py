@@ -67,7 +67,7 @@ def encode_text(item: str) -> bytes:
 
 
 def test_an_item_is_encoded_and_appended(impl: SimpleNamespace) -> None:
-    """The offset is the answer."""
+    """An item is encoded and appended, and its offset is returned."""
     bench = Bench(impl, encode_text)
     assert bench.path.put("a") == 0
     assert bench.path.put("bb") == 9
@@ -76,7 +76,7 @@ def test_an_item_is_encoded_and_appended(impl: SimpleNamespace) -> None:
 
 
 def test_a_buffer_is_its_own_payload(impl: SimpleNamespace) -> None:
-    """Without an encoder, the bytes that are put are written, in whatever they come."""
+    """Without an encoder the bytes of any buffer are written unchanged."""
     bench = Bench(impl)
     buffers = [
         b"a",
@@ -108,7 +108,7 @@ def test_a_buffer_that_changes_later_does_not_change_what_was_sent(impl: SimpleN
 
 
 def test_a_list_is_one_batch(impl: SimpleNamespace) -> None:
-    """Its first offset is the answer."""
+    """A list is appended as one batch, and the offset of the first message is returned."""
     bench = Bench(impl, encode_text)
     bench.path.put("first")
     assert bench.path.put_all(["a", "b"]) == 13
@@ -117,7 +117,7 @@ def test_a_list_is_one_batch(impl: SimpleNamespace) -> None:
 
 
 def test_what_is_not_simple_is_passed_to_overflow_encoded(impl: SimpleNamespace) -> None:
-    """Encoding is done once."""
+    """A message that takes the slow path is passed to `overflow` already encoded."""
     bench = Bench(impl, encode_text, window=0)
     assert bench.path.put("a") == 4711
     assert bench.path.put_all(["b", "c"]) == 4711
@@ -126,7 +126,7 @@ def test_what_is_not_simple_is_passed_to_overflow_encoded(impl: SimpleNamespace)
 
 
 def test_items_can_be_encoded_without_sending(impl: SimpleNamespace) -> None:
-    """The list of payloads is the answer."""
+    """`encode_all` returns the payloads of items without sending them."""
     bench = Bench(impl, encode_text)
     assert bench.path.encode_all(["a", "b"], 0) == [b"a", b"b"]
     assert bench.path.encode_all([], 5) == []
@@ -137,7 +137,7 @@ def test_items_can_be_encoded_without_sending(impl: SimpleNamespace) -> None:
 
 
 def test_an_error_of_the_encoder_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
-    """Nothing was written."""
+    """An error of the encoder is refused with its cause, and nothing is written."""
     bench = Bench(impl, encode_text)
     with pytest.raises(RefusedError):
         bench.path.put("\N{SNOWMAN}")
@@ -150,7 +150,7 @@ def test_an_error_of_the_encoder_is_refused_with_its_cause(impl: SimpleNamespace
 
 @pytest.mark.parametrize("payload", [None, "text", bytearray(b"x"), 5])
 def test_an_encoder_must_return_bytes(impl: SimpleNamespace, payload: object) -> None:
-    """Its mistake is refused like any other."""
+    """An encoder that does not return bytes is refused like one that raises."""
     bench = Bench(impl, lambda item: payload)
     with pytest.raises(RefusedError):
         bench.path.put("x")
@@ -164,7 +164,7 @@ def test_an_encoder_must_return_bytes(impl: SimpleNamespace, payload: object) ->
 
 @pytest.mark.parametrize("item", [None, "text", [1], 5])
 def test_without_an_encoder_only_buffers_are_sent(impl: SimpleNamespace, item: object) -> None:
-    """There is no error yet to raise; refuse makes one. A number is not that many zeros."""
+    """Without an encoder anything but a buffer is refused, also a number, which does not mean so many zeros."""
     bench = Bench(impl)
     for put in (bench.path.put, lambda i: bench.path.put_all([i]), lambda i: bench.path.encode_all([i], 5)):
         with pytest.raises(RefusedError):
@@ -174,7 +174,7 @@ def test_without_an_encoder_only_buffers_are_sent(impl: SimpleNamespace, item: o
 
 
 def test_a_buffer_that_cannot_be_read_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
-    """A released view, for example."""
+    """A buffer that cannot be read, such as a released view, is refused with its cause."""
     bench, view = Bench(impl), memoryview(b"x")
     view.release()
     with pytest.raises(RefusedError):
@@ -184,7 +184,9 @@ def test_a_buffer_that_cannot_be_read_is_refused_with_its_cause(impl: SimpleName
 
 
 def test_a_bad_item_of_a_list_names_its_index(impl: SimpleNamespace) -> None:
-    """Counted from where the caller says, and nothing of the batch is written."""
+    """A bad item of a list is refused with its index, counted from the given start, and nothing of the batch is
+    written.
+    """
     bench = Bench(impl, encode_text)
     with pytest.raises(RefusedError):
         bench.path.put_all(["a", "b", "\N{SNOWMAN}", "d"])
@@ -195,7 +197,7 @@ def test_a_bad_item_of_a_list_names_its_index(impl: SimpleNamespace) -> None:
 
 
 def test_an_interruption_of_the_encoder_is_not_refused(impl: SimpleNamespace) -> None:
-    """What is not an Exception passes through."""
+    """An exception of the encoder that is not an `Exception` passes through."""
 
     def encode(item: object) -> bytes:
         raise StopNow
@@ -209,7 +211,7 @@ def test_an_interruption_of_the_encoder_is_not_refused(impl: SimpleNamespace) ->
 
 
 def test_refuse_must_raise(impl: SimpleNamespace) -> None:
-    """Otherwise there would be a payload that is none."""
+    """A `refuse` that returns is an error, because there is no payload."""
     bench = Bench(impl)
     for encode, into in (
         (encode_text, None),
@@ -234,7 +236,7 @@ def encode_into(item: str, buffer: bytearray) -> None:
 
 
 def test_items_of_exact_types_are_encoded_into_a_buffer(impl: SimpleNamespace) -> None:
-    """Whatever the buffer contained before; others, subclasses too, are encoded by encode."""
+    """Direct instances of exact types are encoded into a buffer, and other values and subclasses with `encode`."""
     bench = Bench(impl, lambda item: b"plain", encode_into, (str, bytes))
     for item in ("a", type("Text", (str,), {})("b"), 5, "longer than before", "c"):
         bench.path.put(item)
@@ -244,13 +246,13 @@ def test_items_of_exact_types_are_encoded_into_a_buffer(impl: SimpleNamespace) -
 
 
 def test_no_exact_type_means_no_buffer(impl: SimpleNamespace) -> None:
-    """Then encode does all of it."""
+    """Without exact types every item is encoded with `encode`."""
     bench = Bench(impl, encode_text, encode_into)
     assert bench.path.encode_all(["a"], 0) == [b"a"]
 
 
 def test_a_batch_may_be_encoded_both_ways(impl: SimpleNamespace) -> None:
-    """In order, however large it grows."""
+    """A batch of any size may mix both ways to encode, and keeps its order."""
     bench = Bench(impl, lambda item: b"%d" % item, encode_into, (str,), room=1 << 17)
     items: list[Any] = [number if number % 3 else "x" * number for number in range(300)]
     payloads = [b"%d" % number if number % 3 else b"into " + b"x" * number for number in range(300)]
@@ -264,7 +266,7 @@ def test_a_batch_may_be_encoded_both_ways(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 255, 256, 257, 65536, 65537, 200_000])
 def test_a_buffer_grows_and_shrinks_with_its_items(impl: SimpleNamespace, size: int) -> None:
-    """Nothing of one message shows in the next."""
+    """The buffer grows and shrinks with its items, and nothing of one message appears in the next."""
 
     def encode_into(item: int, buffer: bytearray) -> None:
         buffer[:] = b"x" * item
@@ -278,7 +280,7 @@ def test_a_buffer_grows_and_shrinks_with_its_items(impl: SimpleNamespace, size: 
 
 
 def test_what_goes_to_overflow_is_bytes(impl: SimpleNamespace) -> None:
-    """A copy: the buffer is used again."""
+    """Payloads are passed to `overflow` as bytes, a copy of the buffer."""
     bench = Bench(impl, encode_text, encode_into, (str,), window=0)
     bench.path.put("a")
     bench.path.put_all(["b", "c"])
@@ -288,7 +290,7 @@ def test_what_goes_to_overflow_is_bytes(impl: SimpleNamespace) -> None:
 
 
 def test_an_encoder_may_keep_the_buffer(impl: SimpleNamespace) -> None:
-    """Then it is not used again, and a view of it does not hinder the next message."""
+    """If an encoder keeps the buffer or a view of it, the next message uses another buffer."""
     kept: list[object] = []
 
     def encode_into(item: str, buffer: bytearray) -> None:
@@ -303,7 +305,7 @@ def test_an_encoder_may_keep_the_buffer(impl: SimpleNamespace) -> None:
 
 
 def test_an_encoder_may_send_on_the_same_path(impl: SimpleNamespace) -> None:
-    """What it sends comes first, and neither disturbs the other."""
+    """What an encoder sends on the same path while it encodes is sent first, and neither send disturbs the other."""
 
     def encode_into(item: int, buffer: bytearray) -> None:
         buffer[:] = b"%d" % item * 20
@@ -316,7 +318,7 @@ def test_an_encoder_may_send_on_the_same_path(impl: SimpleNamespace) -> None:
 
 
 def test_msgspec_encodes_into_the_buffer(impl: SimpleNamespace) -> None:
-    """Its encoders are called directly."""
+    """The encoders of msgspec are called directly with the buffer."""
     encoder = msgspec.msgpack.Encoder()
     bench = Bench(impl, encoder.encode, encoder.encode_into, (dict,), room=1 << 16)
     items = [{"number": number, "text": "t" * number} for number in range(100)]
@@ -332,7 +334,7 @@ def test_msgspec_encodes_into_the_buffer(impl: SimpleNamespace) -> None:
 
 
 def test_an_error_of_encode_into_is_refused_with_its_cause(impl: SimpleNamespace) -> None:
-    """And the next message is fine."""
+    """An error of `encode_into` is refused with its cause, and the next message is encoded correctly."""
     bench = Bench(impl, encode_text, encode_into, (str,))
     with pytest.raises(RefusedError):
         bench.path.put("\N{SNOWMAN}")
@@ -351,7 +353,7 @@ def test_an_error_of_encode_into_is_refused_with_its_cause(impl: SimpleNamespace
 
 @pytest.mark.parametrize("items", [None, (), ("a",), "ab", iter(["a"]), type("L", (list,), {})(["a"])])
 def test_items_must_be_a_list(impl: SimpleNamespace, items: object) -> None:
-    """Exactly: what can be walked only once, or answers anything, is made a list by the caller."""
+    """`put_all` and `encode_all` accept only a list, because other iterables may change between two reads."""
     bench = Bench(impl, encode_text)
     with pytest.raises(TypeError, match="items must be a list"):
         bench.path.put_all(items)
@@ -363,7 +365,7 @@ def test_items_must_be_a_list(impl: SimpleNamespace, items: object) -> None:
 def test_a_list_that_changes_size_while_it_is_encoded_is_an_error(
     impl: SimpleNamespace, change: Callable[[list[str]], object]
 ) -> None:
-    """It is unknown what was meant, so nothing is sent."""
+    """A list that changes its size while it is encoded raises an error, and nothing is sent."""
     items = ["a", "b", "c"]
 
     def encode(item: str) -> bytes:
@@ -377,7 +379,7 @@ def test_a_list_that_changes_size_while_it_is_encoded_is_an_error(
 
 
 def test_an_item_that_leaves_its_list_while_it_is_encoded_stays_alive(impl: SimpleNamespace) -> None:
-    """The encoder may replace it."""
+    """An item that its encoder removes from the list stays alive until it is encoded."""
     items: list[Any] = [["a"], ["b"]]
 
     def encode(item: list[str]) -> bytes:
@@ -393,7 +395,7 @@ def test_an_item_that_leaves_its_list_while_it_is_encoded_stays_alive(impl: Simp
 
 
 def test_a_deferred_writer_is_left_alone(impl: SimpleNamespace) -> None:
-    """A coroutine has to wait for the flush: None, and nothing done, not even encoded."""
+    """With a deferred writer `put_or_yield` returns None and does nothing, because a flush has to be awaited."""
     encoded: list[object] = []
     bench = Bench(impl, lambda item: encoded.append(item) or b"x")
     assert bench.path.deferred is False
@@ -407,8 +409,8 @@ def test_a_deferred_writer_is_left_alone(impl: SimpleNamespace) -> None:
     assert bench.path.put_or_yield("a") == 0
 
 
-def test_put_in_turn_refuses_like_put(impl: SimpleNamespace) -> None:
-    """The error names no index."""
+def test_put_or_yield_refuses_like_put(impl: SimpleNamespace) -> None:
+    """`put_or_yield` refuses an item like `put`, without an index."""
     bench = Bench(impl)
     impl.begin_slice()
     with pytest.raises(RefusedError):
@@ -420,7 +422,7 @@ def test_put_in_turn_refuses_like_put(impl: SimpleNamespace) -> None:
 
 
 def test_a_send_path_needs_a_writer_and_a_tuple(impl: SimpleNamespace) -> None:
-    """Wrong types are named."""
+    """The constructor refuses a writer or exact types of a wrong type by name."""
     bench = Bench(impl)
     with pytest.raises(TypeError, match="writer must be a Writer, not int"):
         impl.SendPath(5, None, None, None)
@@ -435,13 +437,13 @@ def test_a_send_path_needs_a_writer_and_a_tuple(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("first", [-1, 1 << 64])
 def test_the_first_index_has_64_unsigned_bits(impl: SimpleNamespace, first: int) -> None:
-    """Anything else is an error, not another index."""
+    """The first index is an unsigned number of 64 bits, and anything else an error."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
         Bench(impl).path.encode_all([b"x"], first)
 
 
 def test_a_send_path_keeps_its_writer_alive(impl: SimpleNamespace) -> None:
-    """It needs no other reference."""
+    """A send path keeps its writer alive."""
     bench = Bench(impl)
     path = bench.path
     del bench
@@ -450,7 +452,7 @@ def test_a_send_path_keeps_its_writer_alive(impl: SimpleNamespace) -> None:
 
 
 def test_a_send_path_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
-    """Its callbacks are usually methods of the object that holds it."""
+    """A send path whose callbacks refer to its owner is collected with the cycle."""
     bench = Bench(impl, encode_text)
     alive = weakref.ref(bench)
     del bench

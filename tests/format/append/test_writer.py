@@ -155,7 +155,7 @@ def test_offsets_and_sequences_continue_from_the_tail(impl: SimpleNamespace) -> 
 
 
 def test_every_length_is_appended(impl: SimpleNamespace) -> None:
-    """Payloads of 0 to 1100 bytes lie one behind the other without a gap."""
+    """Payloads of 0 to 1100 bytes are appended one behind the other without a gap."""
     payloads = [random.Random(length).randbytes(length) for length in range(1101)]
     bench = Bench(impl, room=size_of(*payloads))
     offset = 0
@@ -180,7 +180,7 @@ def test_a_list_is_appended_as_one_batch(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("remainder", range(17))
 def test_every_remainder_at_the_end_of_the_window(impl: SimpleNamespace, remainder: int) -> None:
-    """What fits to the byte is written; what does not is passed to overflow and changes nothing."""
+    """A record that fits the window to the byte is written, and a longer one is passed to overflow."""
     payloads = [b"abc", b"0123456789"]
     used = size_of(*payloads)
     bench = Bench(impl, room=200, window=used + remainder)
@@ -200,7 +200,7 @@ def test_every_remainder_at_the_end_of_the_window(impl: SimpleNamespace, remaind
 
 
 def test_a_batch_that_does_not_fit_as_a_whole_is_not_started(impl: SimpleNamespace) -> None:
-    """Overflow gets all of it."""
+    """A batch that does not fit the window as a whole is passed to overflow, and nothing of it is written."""
     bench = Bench(impl, room=100)
     payloads = [b"x" * 40, b"y" * 40, b"z"]
     assert bench.writer.append_all(payloads) == OVERFLOWED
@@ -211,7 +211,7 @@ def test_a_batch_that_does_not_fit_as_a_whole_is_not_started(impl: SimpleNamespa
 
 @pytest.mark.parametrize("kind", [bytes, type("Payload", (bytes,), {})])
 def test_a_subclass_of_bytes_is_bytes(impl: SimpleNamespace, kind: type[bytes]) -> None:
-    """Its bytes are written."""
+    """A subclass of bytes is appended like bytes."""
     bench = Bench(impl)
     bench.writer.append(kind(b"abc"))
     bench.writer.append_all([kind(b"de")])
@@ -220,7 +220,7 @@ def test_a_subclass_of_bytes_is_bytes(impl: SimpleNamespace, kind: type[bytes]) 
 
 @pytest.mark.parametrize("appended", [1, 2, 3])
 def test_a_window_may_end_with_a_number_of_messages(impl: SimpleNamespace, appended: int) -> None:
-    """What would reach it overflows, a batch as a whole; an open window has no such end until it is set."""
+    """A window may end with a number of messages: a record or batch beyond it overflows as a whole."""
     bench = Bench(impl, sequence=5)
     bench.writer.limit_window(5 + appended, 0)
     assert bench.writer.append_all([b"x"] * (appended + 1)) == OVERFLOWED
@@ -233,7 +233,7 @@ def test_a_window_may_end_with_a_number_of_messages(impl: SimpleNamespace, appen
 
 
 def test_a_limited_window_closes_when_registrations_change(impl: SimpleNamespace) -> None:
-    """There may be less capacity now; without a limit it does not matter."""
+    """A window with a message limit closes when the registrations change, because capacity may have decreased."""
     bench = Bench(impl)
     bench.control[REGISTRATIONS] = 1
     bench.writer.append(b"a")
@@ -247,7 +247,7 @@ def test_a_limited_window_closes_when_registrations_change(impl: SimpleNamespace
 
 
 def test_write_stops_where_the_messages_end(impl: SimpleNamespace) -> None:
-    """Control records are not messages, and are written."""
+    """`write` stops at the message limit of the window, which control records do not count for."""
     bench = Bench(impl)
     bench.writer.start()
     bench.writer.limit_window(2, 0)
@@ -257,7 +257,7 @@ def test_write_stops_where_the_messages_end(impl: SimpleNamespace) -> None:
 
 
 def test_records_are_copied(impl: SimpleNamespace) -> None:
-    """What was written elsewhere becomes a batch, part by part, as far as the window and the messages allow."""
+    """Records that were written elsewhere are copied into a batch, as far as the window and the messages allow."""
     bench = Bench(impl, end=40, sequence=3)
     payloads = [b"a", b"", b"ccc", b"d" * 100]
     content = impl.join_records(payloads)
@@ -277,7 +277,7 @@ def test_records_are_copied(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("place", [0, 4, 8, 9, 12])
 def test_damaged_records_are_not_copied(impl: SimpleNamespace, place: int) -> None:
-    """Those before it are, unpublished; a record that ends elsewhere, or has flags, is none either."""
+    """Copying stops before a damaged record, one that ends elsewhere and one with flags."""
     content = bytearray(impl.join_records([b"a", b"bcd"]))
     content[place] ^= 1
     bench = Bench(impl)
@@ -297,7 +297,7 @@ def test_damaged_records_are_not_copied(impl: SimpleNamespace, place: int) -> No
 
 
 def test_overflow_gets_a_list_of_the_payload_and_its_answer_is_the_answer(impl: SimpleNamespace) -> None:
-    """It is called without the writer word, so that it can take it."""
+    """Overflow is called with the list of payloads and without the writer lock, and its result is returned."""
     bench = Bench(impl, window=0)
     assert bench.writer.append(b"abc") == OVERFLOWED
     assert bench.overflowed == [[b"abc"]]
@@ -305,7 +305,7 @@ def test_overflow_gets_a_list_of_the_payload_and_its_answer_is_the_answer(impl: 
 
 
 def test_an_error_of_overflow_is_the_error(impl: SimpleNamespace) -> None:
-    """Nothing is added to it."""
+    """An error of overflow is raised unchanged."""
 
     def overflow(payloads: list[bytes]) -> int:
         raise OSError(28, "no room")
@@ -318,14 +318,14 @@ def test_an_error_of_overflow_is_the_error(impl: SimpleNamespace) -> None:
 
 
 def test_an_empty_list_is_for_overflow_to_answer(impl: SimpleNamespace) -> None:
-    """There is no record to return an offset for."""
+    """An empty list is passed to overflow, because there is no record whose offset could be returned."""
     bench = Bench(impl)
     assert bench.writer.append_all([]) == OVERFLOWED
     assert bench.overflowed == [[]]
 
 
 def test_a_writer_without_a_segment_overflows(impl: SimpleNamespace) -> None:
-    """Before the first bind and after an unbind."""
+    """A writer without a segment, before the first bind or after an unbind, passes everything to overflow."""
     bench = Bench(impl)
     bench.writer.unbind()
     assert bench.writer.append(b"x") == OVERFLOWED
@@ -335,14 +335,14 @@ def test_a_writer_without_a_segment_overflows(impl: SimpleNamespace) -> None:
 
 
 def test_a_bound_segment_has_no_window_until_one_is_opened(impl: SimpleNamespace) -> None:
-    """Another segment's window means nothing."""
+    """After a bind the writer has no window until one is opened."""
     bench = Bench(impl)
     bench.writer.bind(new_segment(4096), 0)
     assert bench.writer.append(b"x") == OVERFLOWED
 
 
 def test_a_sealed_channel_overflows(impl: SimpleNamespace) -> None:
-    """Whatever the state says, the fast path is only for a channel in its plain state."""
+    """In a sealed channel every append goes to overflow."""
     for state in (STATE_SEALED, 2, 0xFFFFFFFF):
         bench = Bench(impl)
         bench.set_word(STATE, state, 4)
@@ -352,14 +352,14 @@ def test_a_sealed_channel_overflows(impl: SimpleNamespace) -> None:
 
 
 def test_a_due_index_overflows(impl: SimpleNamespace) -> None:
-    """The wall clock is compared with index_due, in nanoseconds since the epoch."""
+    """An append overflows when an index entry is due by the wall clock."""
     for due, simple in ((0, False), (1, False), (1_600_000_000 * 10**9, False), (FOREVER, True)):
         bench = Bench(impl, index_due=due)
         assert (bench.writer.append(b"x") == 0) is simple
 
 
 def test_a_payload_beyond_the_limit_overflows(impl: SimpleNamespace) -> None:
-    """The limit itself is simple; one more is for overflow to refuse, alone or in a batch."""
+    """A payload of exactly the limit is appended, and a longer one goes to overflow, alone or in a batch."""
     bench = Bench(impl, max_payload=10)
     assert bench.writer.append(b"x" * 10) == 0
     assert bench.writer.append(b"x" * 11) == OVERFLOWED
@@ -368,7 +368,7 @@ def test_a_payload_beyond_the_limit_overflows(impl: SimpleNamespace) -> None:
 
 
 def test_a_held_writer_lock_overflows(impl: SimpleNamespace) -> None:
-    """Its holder keeps it."""
+    """An append overflows while another process holds the writer lock, and the holder keeps it."""
     bench = Bench(impl)
     bench.set_word(WRITER_LOCK, 99, 4)
     assert bench.writer.append(b"x") == OVERFLOWED
@@ -379,7 +379,7 @@ def test_a_held_writer_lock_overflows(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("end", [0, 99, 1000 + 4097, (1 << 64) - 8, (1 << 64) - 1])
 def test_a_tail_outside_the_window_overflows(impl: SimpleNamespace, end: int) -> None:
-    """Before the segment, behind it, and where adding a length would wrap around."""
+    """An append overflows if the tail is outside the window, also where adding a length would wrap around."""
     bench = Bench(impl, begin=1000, end=end)
     assert bench.writer.append(b"") == OVERFLOWED
     assert bench.writer.append(bytes(100)) == OVERFLOWED
@@ -388,7 +388,7 @@ def test_a_tail_outside_the_window_overflows(impl: SimpleNamespace, end: int) ->
 
 
 def test_a_torn_tail_overflows(impl: SimpleNamespace) -> None:
-    """Where no slot agrees with the offset nothing is written; an explicit start raises."""
+    """If no slot agrees with the offset an append overflows and writes nothing, and an explicit start raises."""
     bench = Bench(impl)
     bench.control[WRITE_TAIL + TAIL_SLOTS[0] + 8] ^= 1
     assert bench.writer.append(b"x") == OVERFLOWED
@@ -398,7 +398,7 @@ def test_a_torn_tail_overflows(impl: SimpleNamespace) -> None:
 
 
 def test_another_epoch_overflows(impl: SimpleNamespace) -> None:
-    """The active segment, its file or the durability is another: the one that is bound may not be written to."""
+    """An append overflows after the epoch changed, because the bound segment may not be written to any more."""
     bench = Bench(impl)
     for epoch in (1, 0xFFFFFFFF):
         bench.set_word(EPOCH, epoch, 4)
@@ -415,7 +415,7 @@ def test_another_epoch_overflows(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("epoch", [0, 5, 0xFFFFFFFE, 0xFFFFFFFF])
 def test_a_change_is_seen_by_every_writer_but_the_one_that_makes_it(impl: SimpleNamespace, epoch: int) -> None:
-    """It increments the epoch, and from the largest to zero."""
+    """`change` increments the epoch, from the largest to zero, and every other writer notices."""
     bench = Bench(impl)
     bench.set_word(EPOCH, epoch, 4)
     other = impl.Writer(bench.control, OWNER + 1, 100, bench.overflow, bench.notify)
@@ -430,7 +430,7 @@ def test_a_change_is_seen_by_every_writer_but_the_one_that_makes_it(impl: Simple
 
 
 def test_a_writer_is_current_as_long_as_nothing_changed(impl: SimpleNamespace) -> None:
-    """It has a segment, and the state is the one it writes in."""
+    """A writer is current if it has a segment and neither the epoch nor the state has changed."""
     bench = Bench(impl)
     assert bench.writer.current is True
     bench.set_word(STATE, STATE_SEALED, 4)
@@ -450,7 +450,7 @@ def test_a_writer_is_current_as_long_as_nothing_changed(impl: SimpleNamespace) -
 
 
 def test_the_slots_of_the_tail_alternate(impl: SimpleNamespace) -> None:
-    """Each publish fills the slot that did not count, and leaves the other as it was."""
+    """Each publish fills the slot that does not count, and leaves the other as it was."""
     bench = Bench(impl)
     places = [WRITE_TAIL + distance for distance in TAIL_SLOTS]
     previous = [bytes(bench.control[place : place + TAIL_SLOT.size]) for place in places]
@@ -466,7 +466,7 @@ def test_the_slots_of_the_tail_alternate(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("slot", [0, 1])
 def test_the_slot_that_agrees_with_the_offset_counts(impl: SimpleNamespace, slot: int) -> None:
-    """The other may be half filled by a dead writer: it is the next to be filled."""
+    """The slot that agrees with the offset counts, and the other one is filled next."""
     bench = Bench(impl, end=80, sequence=4)
     set_tail(bench.control, WRITE_TAIL, 80, 4, 0, slot)
     torn = WRITE_TAIL + TAIL_SLOTS[1 - slot]
@@ -477,7 +477,7 @@ def test_the_slot_that_agrees_with_the_offset_counts(impl: SimpleNamespace, slot
 
 
 def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(impl: SimpleNamespace) -> None:
-    """A writer died while filling it, for the very end that the other slot has."""
+    """A slot with the right end and a wrong checksum, left by a dead writer, does not count."""
     bench = Bench(impl, end=80, sequence=4)
     torn = bytearray(packed_tail_slot(80, 9, 0))
     torn[-1] ^= 1
@@ -489,7 +489,7 @@ def test_a_slot_with_the_right_end_and_a_wrong_checksum_does_not_count(impl: Sim
 
 
 def test_the_tail_of_another_writer_is_followed(impl: SimpleNamespace) -> None:
-    """Two writers of one channel alternate without losing a record."""
+    """Two writers of one channel alternate without losing a record, because each follows the other's tail."""
     first = Bench(impl)
     second = impl.Writer(first.control, OWNER + 1, 100, first.overflow, first.notify)
     second.bind(first.segment, 0)
@@ -502,7 +502,7 @@ def test_the_tail_of_another_writer_is_followed(impl: SimpleNamespace) -> None:
 
 
 def test_the_reserved_end_covers_what_was_written(impl: SimpleNamespace) -> None:
-    """A process that takes over from a dead writer wipes up to it."""
+    """The reserved end covers everything that was written, so that a process that takes over can wipe it."""
     bench = Bench(impl)
     bench.writer.append(b"abc")
     assert bench.word(RESERVED_END) == 11
@@ -514,7 +514,7 @@ def test_the_reserved_end_covers_what_was_written(impl: SimpleNamespace) -> None
 
 
 def test_deferred_moves_only_the_append_tail(impl: SimpleNamespace) -> None:
-    """Readers see nothing of it, and no waiter is woken."""
+    """A deferred writer moves only the append tail, so that readers see nothing and no waiter is woken."""
     bench = Bench(impl)
     bench.writer.append(b"seen")
     set_tail(bench.control, APPEND_TAIL, 12, 1, 0)
@@ -531,7 +531,7 @@ def test_deferred_moves_only_the_append_tail(impl: SimpleNamespace) -> None:
 
 
 def test_a_deferred_writer_can_still_wake_waiters_explicitly(impl: SimpleNamespace) -> None:
-    """The flusher that publishes for it does."""
+    """The flusher can wake waiters explicitly through a deferred writer."""
     bench = Bench(impl)
     bench.defer(True)
     bench.set_word(WAKE, WAKE_LOOPS, 4)
@@ -540,7 +540,7 @@ def test_a_deferred_writer_can_still_wake_waiters_explicitly(impl: SimpleNamespa
 
 
 def test_deferring_can_end(impl: SimpleNamespace) -> None:
-    """The visible tail is looked up again."""
+    """When deferring ends, the writer looks up the visible tail again."""
     bench = Bench(impl)
     bench.defer(True)
     assert bench.writer.append(b"abc") == 0
@@ -575,7 +575,7 @@ class CutOff:
 
 @pytest.mark.parametrize("running", [FLUSHING_SEGMENTS, FLUSHES_STEP])
 def test_a_segment_that_cannot_be_stored_to_overflows(impl: SimpleNamespace, tmp_path: Path, running: int) -> None:
-    """After a flush, and while one is running, pages are made writable before they are stored to."""
+    """An append overflows if a page of the segment cannot be stored to, such as during a flush."""
     cut_off = CutOff(impl, tmp_path)
     bench = cut_off.bench
     bench.set_word(FLUSHES, running, 4)
@@ -597,7 +597,7 @@ def test_a_segment_that_cannot_be_stored_to_overflows(impl: SimpleNamespace, tmp
 
 
 def test_the_state_of_the_channel_decides_what_publishes(impl: SimpleNamespace) -> None:
-    """A writer that does not know of a change passes to overflow, which checks."""
+    """The durability in the control page decides how a writer publishes; one that missed a change overflows."""
     bench = Bench(impl)
     bench.set_word(STATE, STATE_DEFERRED, 4)
     assert bench.writer.append(b"x") == OVERFLOWED
@@ -615,9 +615,7 @@ def test_the_state_of_the_channel_decides_what_publishes(impl: SimpleNamespace) 
     [(2, 4), (3, 4), (0x102, 0x104), (0x103, 0x104), (0xFFFFFFFA, 0xFFFFFFFC), (0xFFFFFFFE, 0), (0xFFFFFFFF, 0)],
 )
 def test_an_armed_loop_is_woken_once(impl: SimpleNamespace, wake: int, after: int) -> None:
-    """Both bits are cleared, the generation changes, and notify is called after the publish and without the writer
-    lock.
-    """
+    """Publishing clears both bits, increments the generation and calls notify once, without the writer lock."""
     bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
@@ -629,9 +627,7 @@ def test_an_armed_loop_is_woken_once(impl: SimpleNamespace, wake: int, after: in
 
 @pytest.mark.parametrize(("wake", "after"), [(1, 4), (0x101, 0x104), (0xFFFFFFFD, 0)])
 def test_loops_are_not_notified_for_threads(impl: SimpleNamespace, wake: int, after: int) -> None:
-    """A thread sleeps on the wake word itself: its bit is cleared and the generation changes, but
-    notify is not called.
-    """
+    """Publishing clears the bit of sleeping threads and increments the generation, without calling notify."""
     bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
@@ -641,7 +637,7 @@ def test_loops_are_not_notified_for_threads(impl: SimpleNamespace, wake: int, af
 
 @pytest.mark.parametrize("call", ["append", "append_all", "wake_receivers"])
 def test_a_thread_that_sleeps_is_woken(impl: SimpleNamespace, call: str) -> None:
-    """By a publisher, and by the flusher that publishes for others."""
+    """A thread that sleeps on the wake word is woken by a publisher, and by the flusher that publishes for others."""
     bench = Bench(impl)
     armed = 0x100 | WAKE_THREADS
     bench.set_word(WAKE, armed, 4)
@@ -656,7 +652,7 @@ def test_a_thread_that_sleeps_is_woken(impl: SimpleNamespace, call: str) -> None
 
 @pytest.mark.parametrize("wake", [0, 4, 0xFFFFFFFC])
 def test_no_waiter_is_woken_when_none_is_armed(impl: SimpleNamespace, wake: int) -> None:
-    """The word stays as it is."""
+    """Publishing without an armed waiter leaves the wake word as it is."""
     bench = Bench(impl)
     bench.set_word(WAKE, wake, 4)
     bench.writer.append(b"x")
@@ -667,7 +663,7 @@ def test_no_waiter_is_woken_when_none_is_armed(impl: SimpleNamespace, wake: int)
 
 
 def test_overflow_wakes_no_waiter(impl: SimpleNamespace) -> None:
-    """The publisher does."""
+    """Overflow does not wake waiters: the publisher that handles it does."""
     bench = Bench(impl, window=0)
     bench.set_word(WAKE, WAKE_LOOPS, 4)
     bench.writer.append(b"x")
@@ -675,7 +671,7 @@ def test_overflow_wakes_no_waiter(impl: SimpleNamespace) -> None:
 
 
 def test_an_error_of_notify_comes_out_after_the_publish(impl: SimpleNamespace) -> None:
-    """The record is stored and the lock is free."""
+    """An error of notify is raised after the publish: the record is stored and the lock is free."""
     control = new_control()
 
     def notify() -> None:
@@ -696,7 +692,7 @@ def test_an_error_of_notify_comes_out_after_the_publish(impl: SimpleNamespace) -
 
 
 def test_starting_continues_at_the_tail(impl: SimpleNamespace) -> None:
-    """At the one that is moved, whichever writer moved it last; the lock is the caller's responsibility."""
+    """`start` continues at the tail that is moved, whichever writer moved it last, with the lock held by the caller."""
     bench = Bench(impl, begin=0, end=40, sequence=3)
     bench.writer.append(b"")
     set_tail(bench.control, WRITE_TAIL, 60, 5, 0)
@@ -709,7 +705,7 @@ def test_starting_continues_at_the_tail(impl: SimpleNamespace) -> None:
 
 
 def test_starting_reads_the_slots_again(impl: SimpleNamespace) -> None:
-    """A dead writer may have left another sequence at the very offset that we remember."""
+    """`start` reads the slots again, because a dead writer may have left another sequence at the same offset."""
     bench = Bench(impl)
     bench.writer.append(b"")
     set_tail(bench.control, WRITE_TAIL, 8, 7, 0, slot=0)
@@ -719,7 +715,7 @@ def test_starting_reads_the_slots_again(impl: SimpleNamespace) -> None:
 
 
 def test_write_copies_without_publishing(impl: SimpleNamespace) -> None:
-    """The reserved end covers all that is written, and never less than what is published."""
+    """`write` copies records without publishing them, and the reserved end covers them."""
     bench = Bench(impl)
     bench.take()
     payloads = [b"a", b"bb", b"ccc"]
@@ -735,7 +731,7 @@ def test_write_copies_without_publishing(impl: SimpleNamespace) -> None:
 
 
 def test_write_stops_where_the_window_ends_and_continues_in_another(impl: SimpleNamespace) -> None:
-    """One batch may span several segments; it is published once."""
+    """`write` stops where the window ends and continues in another segment, and one publish covers all of it."""
     bench = Bench(impl, room=25)
     payloads = [b"aaaa", b"bbbb", b"cccc"]
     bench.take()
@@ -755,7 +751,7 @@ def test_write_stops_where_the_window_ends_and_continues_in_another(impl: Simple
 
 
 def test_control_records_are_written_but_not_counted(impl: SimpleNamespace) -> None:
-    """The offset moves, the sequence does not."""
+    """A control record moves the offset and not the sequence."""
     bench = Bench(impl, sequence=5)
     bench.take()
     assert bench.writer.write([b"\x01seal"], 0, CONTROL_RECORD) == 1
@@ -766,7 +762,7 @@ def test_control_records_are_written_but_not_counted(impl: SimpleNamespace) -> N
 
 
 def test_a_batch_can_be_left_open(impl: SimpleNamespace) -> None:
-    """Messages and a control record behind them become one batch."""
+    """A batch that is left open continues with a control record behind its messages."""
     bench = Bench(impl)
     bench.take()
     bench.writer.write([b"a"], 0, BATCH_CONTINUES)
@@ -776,7 +772,7 @@ def test_a_batch_can_be_left_open(impl: SimpleNamespace) -> None:
 
 
 def test_uncommitted_records_are_forgotten_by_the_next_writer(impl: SimpleNamespace) -> None:
-    """Its bytes are overwritten, its sequence is used again."""
+    """The next writer overwrites uncommitted records and reuses their sequences."""
     bench = Bench(impl)
     bench.take()
     bench.writer.write([b"never seen"], 0, 0)
@@ -786,7 +782,7 @@ def test_uncommitted_records_are_forgotten_by_the_next_writer(impl: SimpleNamesp
 
 
 def test_publishing_without_a_start_is_refused(impl: SimpleNamespace) -> None:
-    """Which slot is free is known only after the tail was looked at."""
+    """`publish` without `start` is refused, because the free slot is not known."""
     bench = Bench(impl)
     before = bytes(bench.control)
     with pytest.raises(RuntimeError, match="publish"):
@@ -800,7 +796,7 @@ def test_publishing_without_a_start_is_refused(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("flags", [1, 5, (1 << 30) - 1, 1 << 32, (1 << 64) - 1])
 def test_flags_that_are_none_are_refused_before_anything_is_written(impl: SimpleNamespace, flags: int) -> None:
-    """They would change the length."""
+    """Invalid flags are refused before anything is written, because they would change the length."""
     bench = Bench(impl)
     bench.take()
     before = bytes(bench.control)
@@ -811,7 +807,7 @@ def test_flags_that_are_none_are_refused_before_anything_is_written(impl: Simple
 
 
 def test_an_index_behind_the_list_writes_nothing(impl: SimpleNamespace) -> None:
-    """It is the answer."""
+    """An index behind the list writes nothing and is returned."""
     bench = Bench(impl)
     bench.take()
     for index in (1, 2, 1 << 40, (1 << 64) - 1):
@@ -820,7 +816,7 @@ def test_an_index_behind_the_list_writes_nothing(impl: SimpleNamespace) -> None:
 
 
 def test_a_list_that_changes_under_its_index_does_no_harm(impl: SimpleNamespace) -> None:
-    """Arguments are looked at before the list is."""
+    """A list that shrinks while `write` reads its arguments does no harm."""
     bench = Bench(impl)
     bench.take()
     payloads: list[object] = [b"x", b"y"]
@@ -840,7 +836,7 @@ def test_a_list_that_changes_under_its_index_does_no_harm(impl: SimpleNamespace)
 
 @pytest.mark.parametrize("end", [0, 999, 1101, 1 << 32, 1 << 63, (1 << 64) - 1])
 def test_a_window_must_lie_inside_the_segment(impl: SimpleNamespace, end: int) -> None:
-    """Not before its begin, not beyond its size."""
+    """A window must lie inside the segment, behind its header."""
     writer = impl.Writer(new_control(), OWNER, 100, None, None)
     with pytest.raises(ValueError, match="window is not inside the segment"):
         writer.open_window(end, FOREVER)
@@ -852,7 +848,7 @@ def test_a_window_must_lie_inside_the_segment(impl: SimpleNamespace, end: int) -
 
 
 def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
-    """A shorter one is refused, and what was bound before stays."""
+    """A segment shorter than a header is refused, and the writer keeps the one before."""
     bench = Bench(impl)
     for size in (0, 1, 63):
         with pytest.raises(ValueError, match="segment is shorter than its header"):
@@ -870,14 +866,14 @@ def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
 
 
 def test_the_longest_payload_is_found(impl: SimpleNamespace) -> None:
-    """Of none it is zero."""
+    """`longest` returns the length of the longest payload, and 0 for an empty list."""
     writer = Bench(impl).writer
     assert writer.longest([b"a", b"abc", b""]) == 3
     assert writer.longest([]) == 0
 
 
 def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
-    """Up to the largest one, and not one byte more."""
+    """Records are appended up to the largest offset, and not one byte beyond."""
     top = LARGEST_OFFSET
     bench = Bench(impl, begin=top - 100, room=4096, window=100)
     assert bench.writer.append(b"x" * 80) == top - 100
@@ -890,7 +886,7 @@ def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("number", [LARGEST_OFFSET + 1, (1 << 63) + 5, (1 << 64) - 1])
 def test_a_tail_with_a_number_that_is_too_large_is_not_believed(impl: SimpleNamespace, number: int) -> None:
-    """The end, its sequence and the begin of its segment are no larger than the largest offset."""
+    """A tail with an end, sequence or segment begin above the largest offset is not trusted."""
     for end, sequence, begin in ((number, 0, 0), (0, number, 0), (0, 0, number)):
         writer = impl.Writer(new_control(end, sequence, begin), OWNER, MAX_PAYLOAD, None, None)
         with pytest.raises(ValueError, match="no tail slot"):
@@ -926,7 +922,7 @@ def test_the_writer_does_not_roll_to_offsets_that_are_too_large(
 
 
 def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
-    """A bytearray does not resize and a map does not close while a writer holds it; afterwards they do."""
+    """A bytearray cannot be resized and a map cannot be closed while a writer has it bound."""
     control, segment = new_control(), mmap.mmap(-1, mmap.PAGESIZE)
     writer = impl.Writer(control, OWNER, 100, None, None)
     writer.bind(segment, 0)
@@ -944,7 +940,7 @@ def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
 
 
 def test_another_bind_releases_the_first(impl: SimpleNamespace) -> None:
-    """A segment that was rolled can be closed."""
+    """Binding another segment releases the first one, which can be closed then."""
     bench = Bench(impl)
     first = mmap.mmap(-1, mmap.PAGESIZE)
     bench.writer.bind(first, 0)
@@ -957,7 +953,7 @@ def test_another_bind_releases_the_first(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("payload", [None, "text", 5, bytearray(b"x"), memoryview(b"x"), [b"x"]])
 def test_a_payload_must_be_bytes(impl: SimpleNamespace, payload: object) -> None:
-    """Anything that could change while it is copied is refused, and says where in the list it was."""
+    """A payload of any type but bytes is refused, with its index in the list."""
     bench = Bench(impl)
     with pytest.raises(TypeError, match=f"payload must be bytes, not {type(payload).__name__}"):
         bench.writer.append(payload)
@@ -972,7 +968,7 @@ def test_a_payload_must_be_bytes(impl: SimpleNamespace, payload: object) -> None
 
 @pytest.mark.parametrize("payloads", [None, (), (b"x",), b"x", iter([b"x"]), type("L", (list,), {})([b"x"])])
 def test_payloads_must_be_a_list(impl: SimpleNamespace, payloads: object) -> None:
-    """Exactly: a subclass could answer anything."""
+    """A list of payloads must be exactly a list, because a subclass may change between two reads."""
     bench = Bench(impl)
     with pytest.raises(TypeError, match="payloads must be a list of bytes"):
         bench.writer.append_all(payloads)
@@ -981,7 +977,7 @@ def test_payloads_must_be_a_list(impl: SimpleNamespace, payloads: object) -> Non
 
 
 def test_a_control_page_must_be_whole_and_writable(impl: SimpleNamespace) -> None:
-    """Shorter ones, read-only ones and things without bytes are refused."""
+    """A control page that is too short, read-only or not a buffer is refused."""
     for size in (0, 8, CONTROL_SIZE - 1):
         with pytest.raises(ValueError, match="control page is too short"):
             impl.Writer(bytearray(size), OWNER, 100, None, None)
@@ -993,13 +989,13 @@ def test_a_control_page_must_be_whole_and_writable(impl: SimpleNamespace) -> Non
 
 @pytest.mark.parametrize("owner", [-1, 1 << 32, 1 << 64])
 def test_an_owner_is_a_word(impl: SimpleNamespace, owner: int) -> None:
-    """One that was cut to 32 bits could be no process, or another one."""
+    """An owner that does not fit 32 bits is refused, because its cut value may be that of another process."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
         impl.Writer(new_control(), owner, 100, None, None)
 
 
 def test_a_limit_beyond_the_format_is_that_of_the_format(impl: SimpleNamespace) -> None:
-    """A length has 30 bits, whatever the options say; a negative limit is an error."""
+    """A message limit above 30 bits is reduced to that, and a negative one is an error."""
     impl.Writer(new_control(), OWNER, (1 << 64) - 1, None, None)
     for limit in (-1, 1 << 64):
         with pytest.raises(OverflowError, match="value does not fit the word"):
@@ -1010,7 +1006,7 @@ def test_a_limit_beyond_the_format_is_that_of_the_format(impl: SimpleNamespace) 
 
 
 def test_threads_share_a_writer(impl: SimpleNamespace) -> None:
-    """Every record is there once, those of each thread in its order."""
+    """Threads that share a writer append every record once, each thread's in its order."""
     bench = Bench(impl, room=1 << 16)
     threads, messages = 4, 200
 
@@ -1046,7 +1042,7 @@ def test_threads_share_a_writer(impl: SimpleNamespace) -> None:
 
 
 def test_a_writer_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
-    """Its callbacks are usually methods of the object that holds it."""
+    """A writer whose callbacks refer to its owner is collected with the cycle."""
     bench = Bench(impl)
     alive = weakref.ref(bench)
     del bench
@@ -1055,7 +1051,7 @@ def test_a_writer_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
 
 
 def test_a_writer_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
-    """Collecting it releases them, in whatever order the collector takes things apart."""
+    """Collecting a writer in a cycle releases its views, in whatever order the collector clears objects."""
     for _ in range(3):
         bench = Bench(impl, control=memoryview(new_control()))
         bench.view = memoryview(new_segment(100))
@@ -1067,7 +1063,7 @@ def test_a_writer_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
 
 
 def test_a_writer_is_created_completely_or_not_at_all(impl: SimpleNamespace) -> None:
-    """There is no way to call a method of one that was never given its pages."""
+    """A writer cannot be created without its pages, so that no method finds them missing."""
     with pytest.raises((TypeError, AttributeError)):
         impl.Writer.__new__(impl.Writer).append(b"x")
     with pytest.raises(TypeError):
@@ -1085,7 +1081,7 @@ def taken(bench: Bench) -> list[tuple[int, int]]:
 
 
 def test_one_record_in_64_kib_is_marked(impl: SimpleNamespace) -> None:
-    """The first of a segment, and then the first that begins so far behind the last mark, inside batches too."""
+    """A mark is due for the first record of a segment, and for each that begins 64 KiB behind the last mark."""
     bench = Bench(impl, room=300_000, sequence=5)
     for _ in range(100):
         bench.writer.append(bytes(992))  # 1,000 bytes a record
@@ -1097,7 +1093,7 @@ def test_one_record_in_64_kib_is_marked(impl: SimpleNamespace) -> None:
 
 
 def test_the_next_record_can_be_marked_at_once(impl: SimpleNamespace) -> None:
-    """When it is time for an entry, and when a segment was bound, which forgets the marks of the one before."""
+    """The next record is marked on request, and after a bind, which drops the marks of the former segment."""
     bench = Bench(impl)
     bench.writer.append(b"a")
     bench.writer.append(b"b")
@@ -1114,7 +1110,7 @@ def test_the_next_record_can_be_marked_at_once(impl: SimpleNamespace) -> None:
 
 
 def test_the_time_of_a_mark_is_when_it_was_written(impl: SimpleNamespace) -> None:
-    """In nanoseconds since the epoch, between before and after."""
+    """The time of a mark lies between the times before and after its append, in nanoseconds since the epoch."""
     bench = Bench(impl)
     before = time.time_ns()
     bench.writer.append(b"a")
@@ -1123,7 +1119,7 @@ def test_the_time_of_a_mark_is_when_it_was_written(impl: SimpleNamespace) -> Non
 
 
 def test_marks_that_are_not_taken_do_not_pile_up(impl: SimpleNamespace) -> None:
-    """Beyond some thousands they are left out."""
+    """Marks that are not taken are limited to some thousands, and the others are left out."""
     bench = Bench(impl, room=50_000)
     for _ in range(5000):
         bench.writer.index_next()
@@ -1147,7 +1143,7 @@ def present_pages(map_: mmap.mmap) -> list[int]:
 
 
 def test_pages_are_present_before_the_tail_comes_there(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """As far as was said, further whenever half of that is used, and up to the end."""
+    """Pages are populated as far ahead as was set, again when half is used, and up to the end of the segment."""
     page, size = mmap.PAGESIZE, 512 * mmap.PAGESIZE
     file = tmp_path / "segment"
     file.touch()
@@ -1168,7 +1164,7 @@ def test_pages_are_present_before_the_tail_comes_there(impl: SimpleNamespace, tm
 
 
 def test_pages_are_asked_for_inside_the_segment_only(impl: SimpleNamespace) -> None:
-    """Neither behind its end nor before what is written already."""
+    """Pages are populated neither behind the end of the segment nor before the tail."""
     bench = Bench(impl, room=100)
     bench.writer.append(bytes(30))
     for end in 20, 101:
@@ -1183,7 +1179,7 @@ def test_pages_are_asked_for_inside_the_segment_only(impl: SimpleNamespace) -> N
 
 
 def test_a_writer_knows_whether_others_have_written_to_its_segment(impl: SimpleNamespace) -> None:
-    """From the beginning on, and not what they wrote before."""
+    """A writer knows whether other writers appended to its segment since it was bound."""
     bench = Bench(impl)
     bench.take()
     bench.release()

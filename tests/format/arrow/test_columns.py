@@ -117,7 +117,7 @@ def table(impl: SimpleNamespace, plan: Any, *messages: Any) -> list[Any]:
     ],
 )
 def test_a_value_comes_back(impl: SimpleNamespace, kind: str, value: Any) -> None:
-    """What msgspec writes of a value is that value in its column."""
+    """A value that msgspec encodes comes back in its column."""
     plan = (kind, False, ())
     assert table(impl, plan, value, value) == [value, value]
 
@@ -135,7 +135,7 @@ def test_whole_numbers_are_numbers(impl: SimpleNamespace) -> None:
 
 
 def test_fields_are_identified_by_their_names(impl: SimpleNamespace) -> None:
-    """In any order, with others in between, which are skipped whatever they are."""
+    """Fields of an object are found by name in any order, and unknown ones are skipped."""
     plan = plan_of(id=INT, sku=STRING)
     more = {"deep": [{"a": [1, {"b": b"x"}]}] * 20, "when": EPOCH, "none": None}
     assert table(impl, plan, {"sku": "pen", **more, "id": 1}, {"id": 2, "sku": "ink"}) == [
@@ -145,7 +145,7 @@ def test_fields_are_identified_by_their_names(impl: SimpleNamespace) -> None:
 
 
 def test_fields_are_identified_by_their_positions(impl: SimpleNamespace) -> None:
-    """An array has its fields where the plan says; others are skipped."""
+    """Fields of an array are found by position, and additional ones are skipped."""
     plan = ("struct", False, ((1, None, "id", INT), (3, pack("?"), "sku", STRING)))
     assert table(impl, plan, ["Tag", 1, [2, 3], "pen", "more"], ["Tag", 2]) == [
         {"id": 1, "sku": "pen"},
@@ -154,7 +154,7 @@ def test_fields_are_identified_by_their_positions(impl: SimpleNamespace) -> None
 
 
 def test_what_is_missing_has_its_default(impl: SimpleNamespace) -> None:
-    """Without one it is null where it may be, and else the message is refused."""
+    """A missing field has its default, else null if that is allowed, else the message is refused."""
     plan = ("struct", False, (("a", pack([1, 2]), "a", listed(INT)), ("b", None, "b", ("int", True, ()))))
     assert table(impl, plan, {}, {"b": 5, "a": []}) == [{"a": [1, 2], "b": None}, {"a": [], "b": 5}]
     with pytest.raises(ValueError, match=r"^sku: it is missing$"):
@@ -162,7 +162,7 @@ def test_what_is_missing_has_its_default(impl: SimpleNamespace) -> None:
 
 
 def test_nothing_is_null_until_something_is(impl: SimpleNamespace) -> None:
-    """There is no map of nulls before the first one; then it covers what came before."""
+    """A column has no validity map before its first null; then it covers the rows before it."""
     columns = impl.Columns(("bool", True, ()))
     for value in (True, False):
         columns.put(pack(value), 0)
@@ -173,7 +173,7 @@ def test_nothing_is_null_until_something_is(impl: SimpleNamespace) -> None:
 
 
 def test_a_null_fills_its_children(impl: SimpleNamespace) -> None:
-    """In a struct that is null each field has an entry too: null, or any value."""
+    """A null struct has an entry in each child column, null or any value."""
     inner = ("struct", True, (("x", None, "x", INT), ("y", None, "y", ("string", True, ()))))
     plan = plan_of(point=inner, tags=listed(STRING, nullable=True))
     rows = [{"point": None, "tags": None}, {"point": {"x": 1, "y": "a"}, "tags": ["t"]}]
@@ -201,7 +201,7 @@ def test_a_null_fills_its_children(impl: SimpleNamespace) -> None:
     ],
 )
 def test_a_message_that_does_not_fit_is_refused(impl: SimpleNamespace, plan: Any, message: Any, reason: str) -> None:
-    """The error names the innermost field, and nothing of the message stays."""
+    """A message that does not fit is refused with its innermost field, and leaves no row."""
     columns = impl.Columns(plan)
     with pytest.raises(ValueError, match=f"^{reason}"):
         columns.put(pack(message), 0)
@@ -223,7 +223,7 @@ def test_a_message_that_does_not_fit_is_refused(impl: SimpleNamespace, plan: Any
     ],
 )
 def test_bytes_that_are_not_a_message_are_refused(impl: SimpleNamespace, payload: bytes, reason: str) -> None:
-    """Whatever the bytes are, there is a reason and no row."""
+    """Bytes that are not a message are refused with a reason, and leave no row."""
     columns = impl.Columns(plan_of(id=INT))
     with pytest.raises(ValueError, match=f"^{reason}$"):
         columns.put(payload, 0)
@@ -231,7 +231,7 @@ def test_bytes_that_are_not_a_message_are_refused(impl: SimpleNamespace, payload
 
 
 def test_without_a_plan_messages_are_taken_as_they_are(impl: SimpleNamespace) -> None:
-    """Whatever they contain, each is one value of one column."""
+    """Without a plan each message is one value of one column, whatever it contains."""
     columns = impl.Columns(None)
     for payload in (b"", b"\xc1", pack({"id": 1})):
         columns.put(payload, 5)
@@ -240,7 +240,7 @@ def test_without_a_plan_messages_are_taken_as_they_are(impl: SimpleNamespace) ->
 
 
 def test_a_text_is_utf_8(impl: SimpleNamespace) -> None:
-    """Surrogates, overlong encodings and cut characters are refused, as Arrow would."""
+    """Surrogates, overlong encodings and cut characters in texts are refused, as Arrow refuses them."""
     for text in (b"\xed\xa0\x80", b"\xc0\xaf", b"\xe2\x82", b"\xf4\x90\x80\x80", b"\x80", b"abcdefgh\xff"):
         columns = impl.Columns(STRING)
         with pytest.raises(ValueError, match="it is not UTF-8"):
@@ -256,7 +256,7 @@ def _records(impl: SimpleNamespace, payloads: list[tuple[int, bytes]], offset: i
 
 
 def test_messages_are_taken_from_records(impl: SimpleNamespace) -> None:
-    """As many as are wanted, each with its offset; what is not a message is skipped."""
+    """As many messages as requested are read from records, each with its offset; control records are skipped."""
     control, continues = 1 << 30, 1 << 31
     buffer = _records(impl, [(0, pack(1)), (control, b"seal"), (continues, pack(2)), (0, pack(3))], 1000)
     columns = impl.Columns(INT)
@@ -269,7 +269,7 @@ def test_messages_are_taken_from_records(impl: SimpleNamespace) -> None:
 
 
 def test_an_unusable_message_waits_for_those_before_it(impl: SimpleNamespace) -> None:
-    """A message that does not fit, or a damaged record, is reported when it is the first one."""
+    """A message that does not fit, or a damaged record, is reported when it is the first one of a call."""
     for spoil, reason in ((False, "it is of another type"), (True, "checksum mismatch")):
         buffer = _records(impl, [(0, pack(1)), (0, pack("x")), (0, pack(3))], 0)
         buffer[18] ^= spoil
@@ -283,7 +283,7 @@ def test_an_unusable_message_waits_for_those_before_it(impl: SimpleNamespace) ->
 
 
 def test_a_row_that_was_rolled_back_leaves_no_bits(impl: SimpleNamespace) -> None:
-    """The unused bits of the last byte, of values and of validity, are zero, as if the row had never been there."""
+    """After a row is rolled back, the unused bits of values and validity are zero."""
     plan = plan_of(flag=("bool", True, ()), number=INT)
     columns = impl.Columns(plan)
     columns.put(pack({"flag": None, "number": 1}), 0)
@@ -294,7 +294,7 @@ def test_a_row_that_was_rolled_back_leaves_no_bits(impl: SimpleNamespace) -> Non
 
 
 def test_a_record_that_reaches_beyond_the_end_is_refused(impl: SimpleNamespace) -> None:
-    """Nothing is read beyond the range, and the range lies inside the buffer."""
+    """A record that reaches beyond the end of its range is refused, and a range must lie inside the buffer."""
     buffer = _records(impl, [(0, pack("x" * 20))], 0)
     columns = impl.Columns(STRING)
     for stop in (4, 8, len(buffer) - 1):
@@ -315,7 +315,7 @@ def test_a_record_that_reaches_beyond_the_end_is_refused(impl: SimpleNamespace) 
     ],
 )
 def test_a_plan_that_is_none_is_refused(impl: SimpleNamespace, plan: Any) -> None:
-    """An unknown kind, a wrong number of fields, names and positions mixed."""
+    """A plan with an unknown kind, a wrong number of fields, or names and positions mixed, is refused."""
     with pytest.raises(ValueError, match=r"kind|fields|tuple"):
         impl.Columns(plan)
 
@@ -381,7 +381,7 @@ def as_read(plan: Any, value: Any) -> Any:
 @settings(suppress_health_check=[HealthCheck.too_slow])  # on a machine that is busy
 @given(st.data())
 def test_any_table_is_the_same_from_both_implementations(data: Any) -> None:
-    """Rows of any type are what was sent, and both implementations lay them out to the byte alike."""
+    """Random tables of both implementations are what was sent, and identical to the byte."""
     plan, values = data.draw(plans_with_values())
     rows = data.draw(st.lists(values, max_size=12))
     results = []
@@ -399,9 +399,7 @@ def test_any_table_is_the_same_from_both_implementations(data: Any) -> None:
 @given(st.data())
 @example(None)
 def test_both_implementations_agree_on_garbage(data: Any) -> None:
-    """Bytes that are cut, changed or made up are accepted by both implementations or by neither,
-    for the same reason.
-    """
+    """Both implementations accept or refuse the same random bytes, for the same reason."""
     if data is None:
         return
     plan, values = data.draw(plans_with_values())
@@ -423,7 +421,7 @@ def test_both_implementations_agree_on_garbage(data: Any) -> None:
 
 
 def test_names_of_any_length_in_any_order(impl: SimpleNamespace) -> None:
-    """A field is found by its whole name, however long, wherever it comes and whatever begins alike."""
+    """A field is found by its whole name, whatever its length, order, and common beginnings with others."""
     names = ["n" * length for length in (1, 2, 6, 7, 8, 9, 15, 31, 32, 300)] + ["nnnnnnnx", "nnnnnnnnx"]
     plan = plan_of(**dict.fromkeys(names, ("int", True, ())))
     row = {name: number * 50 for number, name in enumerate(names)}
@@ -432,7 +430,7 @@ def test_names_of_any_length_in_any_order(impl: SimpleNamespace) -> None:
 
 
 def test_short_texts_are_checked(impl: SimpleNamespace) -> None:
-    """Texts of up to eight bytes and beyond, at the very end of a message and before something else."""
+    """Texts of up to eight bytes and beyond are checked at the end of a message and before another value."""
     plan = plan_of(a=("string", False, ()), b=("string", True, ()))
     for size in range(12):
         for text in ("x" * size, "ü" * (size // 2)):

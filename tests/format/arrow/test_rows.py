@@ -138,14 +138,14 @@ def messages(impl: SimpleNamespace, how: Any, values: list[Any], skip: int = 0) 
     ],
 )
 def test_values_are_what_msgspec_writes(impl: SimpleNamespace, how: Any, values: list[Any]) -> None:
-    """Each kind of value in its shortest encoding, wherever in its buffers the column begins."""
+    """Each kind of value is encoded as msgspec does, wherever its column begins in the buffers."""
     for skip in (0, 1, 9):
         assert messages(impl, how, values, skip) == [pack(value) for value in values]
 
 
 @pytest.mark.parametrize("scale", [0, 1, 6, 7, 18, 38])
 def test_decimals_are_written_as_python_writes_them(impl: SimpleNamespace, scale: int) -> None:
-    """With all digits of their scale, and an exponent where that is what Python does."""
+    """Decimals are encoded as Python prints them, with all digits of their scale or an exponent."""
     numbers = [0, 1, -1, 10, 999999, -1234567, 10**18, 10**38 - 1, -(10**38) + 1]
     values = [Decimal((number < 0, tuple(map(int, str(abs(number)))), -scale)) for number in numbers]
     data = b"".join(number.to_bytes(16, "little", signed=True) for number in numbers)
@@ -154,7 +154,7 @@ def test_decimals_are_written_as_python_writes_them(impl: SimpleNamespace, scale
 
 
 def test_maps_and_structs(impl: SimpleNamespace) -> None:
-    """In the order of their columns, with a tag in front, as objects or as arrays."""
+    """Maps and structs are encoded in the order of their columns, tagged or not, as objects or arrays."""
     how = mapped(shape("string"), shape("int", 8, WRITTEN))
     rows = [[("a", 1), ("b", None)], [], [(f"k{index}", index) for index in range(40)]]
     assert messages(impl, how, rows) == [pack(dict(row)) for row in rows]
@@ -175,7 +175,7 @@ def test_maps_and_structs(impl: SimpleNamespace) -> None:
 
 
 def test_struct_of_many_fields(impl: SimpleNamespace) -> None:
-    """More fields than a short head can count, some of them left out."""
+    """A struct with more fields than a short header can count is encoded, with some fields left out."""
     names = [f"f{index}" for index in range(20)]
     how = fielded(**{name: shape("int", 8, LEFT_OUT) for name in names})
     full = {pack(name): index for index, name in enumerate(names)}
@@ -188,7 +188,7 @@ def test_struct_of_many_fields(impl: SimpleNamespace) -> None:
 
 
 def test_whole_messages(impl: SimpleNamespace) -> None:
-    """Without a shape, the bytes are the messages, and null is none."""
+    """Without a shape the bytes of a row are the message, and a null row is refused."""
     values = [b"", b"abc", bytes(100000)]
     records, longest = impl.RowEncoder(None).encode(column(shape("binary"), values, 3))
     assert (impl.split_records(records), longest) == (values, 100000)
@@ -220,7 +220,7 @@ def test_whole_messages(impl: SimpleNamespace) -> None:
     ],
 )
 def test_rows_that_are_not_messages(impl: SimpleNamespace, how: Any, values: list[Any], reason: str) -> None:
-    """The first row that a receiver would refuse is named, and the encoder stays usable."""
+    """The first row that a receiver would refuse is named, and the encoder remains usable."""
     encoder = impl.RowEncoder(how)
     for _ in range(2):
         with pytest.raises(ValueError, match=reason):
@@ -240,7 +240,7 @@ def test_rows_that_are_not_messages(impl: SimpleNamespace, how: Any, values: lis
     ],
 )
 def test_times_that_python_has_not(impl: SimpleNamespace, kind: str, data: bytes) -> None:
-    """A year before the first or after 9999 is refused, not written in some other way."""
+    """A year before 1 or after 9999 is refused."""
     with pytest.raises(ValueError, match="row 0: it is beyond the years 1 to 9999"):
         impl.RowEncoder(shape(kind)).encode((1, 0, None, None, data, ()))
 
@@ -273,7 +273,7 @@ def test_times_that_python_has_not(impl: SimpleNamespace, kind: str, data: bytes
     ],
 )
 def test_columns_that_lie(impl: SimpleNamespace, how: Any, values: Any, reason: str) -> None:
-    """Nothing beyond a buffer is ever looked at."""
+    """Columns with wrong lengths or offsets are refused, and nothing outside a buffer is read."""
     with pytest.raises(ValueError, match=reason):
         impl.RowEncoder(how).encode(values)
 
@@ -302,13 +302,13 @@ def test_columns_that_lie(impl: SimpleNamespace, how: Any, values: Any, reason: 
     ],
 )
 def test_shapes_that_are_none(impl: SimpleNamespace, how: Any, reason: str) -> None:
-    """A malformed shape is refused when the encoder is made."""
+    """A malformed shape is refused when the encoder is created."""
     with pytest.raises(ValueError, match=reason):
         impl.RowEncoder(how)
 
 
 def test_an_endlessly_nested_shape(impl: SimpleNamespace) -> None:
-    """The depth is bounded."""
+    """A shape that is nested too deeply is refused."""
     how = shape("bool")
     for _ in range(64):
         how = listed(how)
@@ -392,7 +392,7 @@ def tables(draw: st.DrawFn) -> Any:
 @given(tables())
 @example((shape("decimal", 18), [(Decimal("0E-18"), Decimal("0E-18"))], 0))
 def test_anything_is_what_msgspec_writes(table: Any) -> None:
-    """Whatever the types and values, both implementations write the very bytes that msgspec does."""
+    """For random types and values both implementations write the bytes that msgspec writes."""
     how, rows, skip = table
     skip = 0 if how[0] in ("struct", "list", "map") else skip
     implementations = (
@@ -403,7 +403,7 @@ def test_anything_is_what_msgspec_writes(table: Any) -> None:
 
 
 def test_the_implementations_know_the_same_kinds(impl: SimpleNamespace) -> None:
-    """Every kind of the reference can be created."""
+    """Both implementations can create every kind of the reference."""
     fields = {"list": 1, "map": 2}
     for kind in KINDS:
         impl.RowEncoder(

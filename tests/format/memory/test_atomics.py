@@ -13,7 +13,7 @@ WIDTHS = [("u32", 4), ("u64", 8)]
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
 def test_a_stored_word_is_little_endian(impl: SimpleNamespace, kind: str, width: int) -> None:
-    """The bytes are those of the format, whatever machine writes them; nothing beside them changes."""
+    """A word is stored in little-endian order on every machine, and the bytes beside it are unchanged."""
     page = bytearray(b"\xaa" * 32)
     value = int.from_bytes(range(1, width + 1), "little")
     assert getattr(impl, f"store_{kind}")(page, 8, value) is None
@@ -23,7 +23,7 @@ def test_a_stored_word_is_little_endian(impl: SimpleNamespace, kind: str, width:
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
 def test_every_value_comes_back(impl: SimpleNamespace, kind: str, width: int) -> None:
-    """From zero to the largest, and every single bit."""
+    """Every value from zero to the largest, with every single bit, is loaded as it was stored."""
     page = bytearray(width)
     for value in (0, (1 << 8 * width) - 1, *(1 << bit for bit in range(8 * width))):
         getattr(impl, f"store_{kind}")(page, 0, value)
@@ -35,7 +35,7 @@ def test_every_value_comes_back(impl: SimpleNamespace, kind: str, width: int) ->
 def test_a_value_that_does_not_fit_changes_nothing(
     impl: SimpleNamespace, kind: str, width: int, value: int | None
 ) -> None:
-    """One more than the largest, and anything negative."""
+    """Storing a value that is negative or too large raises and changes nothing."""
     page = bytearray(b"\x55" * 16)
     with pytest.raises(OverflowError, match="value does not fit the word"):
         getattr(impl, f"store_{kind}")(page, 0, 1 << 8 * width if value is None else value)
@@ -44,7 +44,7 @@ def test_a_value_that_does_not_fit_changes_nothing(
 
 @pytest.mark.parametrize(("kind", "width"), WIDTHS)
 def test_a_position_must_be_an_aligned_word_inside(impl: SimpleNamespace, kind: str, width: int) -> None:
-    """Unaligned, partly or wholly behind the buffer, and where position plus width would wrap around."""
+    """A position that is not aligned, not wholly inside, or so large that it would wrap around is refused."""
     page = bytearray(b"\x55" * 16)
     bad = [1, 2, 3, 16 - width + 1, 16, 16 + width, 1 << 32, 1 << 63, (1 << 64) - width, (1 << 64) - 1]
     for position in bad:
@@ -61,7 +61,7 @@ def test_a_position_must_be_an_aligned_word_inside(impl: SimpleNamespace, kind: 
 
 
 def test_a_buffer_shorter_than_a_word_has_none(impl: SimpleNamespace) -> None:
-    """An empty buffer included."""
+    """A buffer shorter than a word, also an empty one, has no word to load."""
     for size in range(4):
         with pytest.raises(ValueError, match="inside the buffer"):
             impl.load_u32(bytes(size), 0)
@@ -71,7 +71,7 @@ def test_a_buffer_shorter_than_a_word_has_none(impl: SimpleNamespace) -> None:
 
 
 def test_a_word_of_a_read_only_buffer_can_only_be_loaded(impl: SimpleNamespace) -> None:
-    """Stores raise, even a swap that would not happen."""
+    """Stores and swaps in a read-only buffer raise, even a swap that would not take place."""
     page = bytes(range(8))
     assert impl.load_u64(page, 0) == 0x0706050403020100
     for store in (
@@ -85,7 +85,7 @@ def test_a_word_of_a_read_only_buffer_can_only_be_loaded(impl: SimpleNamespace) 
 
 
 def test_a_swap_happens_only_if_the_word_is_as_expected(impl: SimpleNamespace) -> None:
-    """And it returns whether it did."""
+    """A swap takes place only if the word has the expected value, and returns whether it did."""
     page = bytearray(8)
     impl.store_u32(page, 4, 5)
     assert impl.swap_if_u32(page, 4, 6, 9) is False
@@ -97,7 +97,7 @@ def test_a_swap_happens_only_if_the_word_is_as_expected(impl: SimpleNamespace) -
 
 @pytest.mark.parametrize(("expected", "value"), [(-1, 0), (0, -1), (1 << 32, 0), (0, 1 << 32)])
 def test_a_swap_takes_words_only(impl: SimpleNamespace, expected: int, value: int) -> None:
-    """A value that was cut to 32 bits could look like the one that is there."""
+    """A swap refuses values that do not fit a word, which when cut might equal it."""
     page = bytearray(8)
     with pytest.raises(OverflowError, match="value does not fit the word"):
         impl.swap_if_u32(page, 0, expected, value)
@@ -123,7 +123,7 @@ def test_a_swap_is_won_by_one_thread_at_a_time(impl: SimpleNamespace) -> None:
 
 
 def test_no_view_of_a_map_stays_behind(impl: SimpleNamespace) -> None:
-    """A map can be closed after any of the calls, failed ones too; a closed one is an error."""
+    """After any call, also a failed one, the map can be closed, and a closed map is refused."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     impl.store_u32(page, 0, 1)
     impl.store_u64(page, 8, 1)
@@ -141,5 +141,5 @@ def test_no_view_of_a_map_stays_behind(impl: SimpleNamespace) -> None:
 
 
 def test_a_fence_answers_nothing(impl: SimpleNamespace) -> None:
-    """It only orders."""
+    """A fence returns None."""
     assert impl.fence() is None

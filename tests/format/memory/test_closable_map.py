@@ -71,7 +71,7 @@ def make_reader(impl: SimpleNamespace, control: object, cursor: object = None, d
 
 
 def test_a_map_is_used_like_any_other(map_: Any, impl: SimpleNamespace) -> None:
-    """It has a length, takes bytes and words, and is one of Python's maps."""
+    """A closable map has a length, holds bytes and words, and is an instance of `mmap`."""
     assert isinstance(map_, mmap.mmap)
     assert len(map_) == GROUP_SIZE
     map_[:4] = b"\1\2\3\4"
@@ -81,7 +81,7 @@ def test_a_map_is_used_like_any_other(map_: Any, impl: SimpleNamespace) -> None:
 
 
 def test_closing_unmaps_at_once(map_: Any, path: Path) -> None:
-    """References to the map do not keep it mapped; closing twice is closing once."""
+    """Closing unmaps at once although references exist, and closing twice is closing once."""
     assert is_mapped(path)
     map_.close()
     assert not is_mapped(path)
@@ -89,7 +89,7 @@ def test_closing_unmaps_at_once(map_: Any, path: Path) -> None:
 
 
 def test_a_closed_map_refuses_everything(map_: Any, impl: SimpleNamespace) -> None:
-    """What a closed channel would raise, and not what Python says of its own maps."""
+    """Every method of a closed map raises the error of a closed channel, not that of Python's maps."""
     map_.close()
     for refused in (
         lambda: map_[0],
@@ -107,7 +107,7 @@ def test_a_closed_map_refuses_everything(map_: Any, impl: SimpleNamespace) -> No
 
 
 def test_a_map_in_use_stays_until_it_is_released(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """An existing view can be used; another one cannot be created, and the last one to be released unmaps."""
+    """After closing, an existing view stays usable, none can be created, and the last release unmaps."""
     first, second = memoryview(map_), memoryview(map_)
     map_.close()
     first[:2] = b"ok"
@@ -122,7 +122,7 @@ def test_a_map_in_use_stays_until_it_is_released(map_: Any, path: Path, impl: Si
 
 
 def test_releasing_a_view_keeps_the_error_that_is_raised(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """Unmapping happens wherever a view is released, also on the way out of a call that failed."""
+    """Releasing the last view unmaps, also on the way out of a call that failed, and keeps its error."""
 
     class Closing:
         def __index__(self) -> int:
@@ -140,7 +140,7 @@ def test_releasing_a_view_keeps_the_error_that_is_raised(map_: Any, path: Path, 
 
 
 def test_a_thread_that_sleeps_on_a_word_keeps_the_map(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """It is unmapped when that call returns; the thread that sleeps notices nothing."""
+    """A map that is closed while a thread sleeps on one of its words is unmapped when the thread returns."""
     if impl.name == "pure":
         pytest.skip("a thread that sleeps there uses no memory of the map")
     answers: list[bool] = []
@@ -172,7 +172,7 @@ def is_asleep(thread: threading.Thread, path: Path) -> bool:
 
 
 def test_a_closed_writer_releases_its_maps(make_map: Callable[[], Any], path: Path, impl: SimpleNamespace) -> None:
-    """All of them: control page, segment and the prepared file."""
+    """A closed writer releases its control page, segment and prepared file."""
     control, segment, following = make_map(), make_map(), make_map()
     writer = impl.Writer(control, 1, 100, no_callback, no_callback)
     writer.bind(segment, 0)
@@ -188,7 +188,7 @@ def test_a_closed_writer_releases_its_maps(make_map: Callable[[], Any], path: Pa
 
 
 def test_a_closed_writer_refuses_everything(impl: SimpleNamespace) -> None:
-    """And keeps no callback: it is not part of a reference cycle any more."""
+    """A closed writer refuses every call and drops its callbacks, which might be part of a cycle."""
 
     class Callback:
         def __call__(self, *_: object) -> int:
@@ -221,7 +221,7 @@ def test_a_closed_writer_refuses_everything(impl: SimpleNamespace) -> None:
 
 
 def test_a_writer_may_be_closed_by_its_own_callback(impl: SimpleNamespace) -> None:
-    """What it returns is what the append returns."""
+    """A writer that its callback closes returns what the callback returns."""
 
     def overflow(_: object) -> int:
         writer.close()
@@ -237,7 +237,7 @@ def test_a_writer_may_be_closed_by_its_own_callback(impl: SimpleNamespace) -> No
 
 
 def test_a_released_reader_releases_its_maps(make_map: Callable[[], Any], path: Path, impl: SimpleNamespace) -> None:
-    """All of them, and its callbacks; it finds nothing any more."""
+    """A released reader drops its maps and callbacks, and receives nothing any more."""
     control, cursor, segment = make_map(), make_map(), make_map()
     reader = make_reader(impl, control, cursor)
     reader.bind(segment, 0)
@@ -261,7 +261,7 @@ def test_a_released_reader_releases_its_maps(make_map: Callable[[], Any], path: 
 
 
 def test_a_released_member_of_a_group_releases_its_file(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """Its position is the group's last one, it has nothing, and receives nothing."""
+    """A released group member releases its file, keeps the last position, and receives nothing."""
     reader = make_reader(impl, new_control(1000))
     impl.store_u64(map_, GROUP_NEXT, 40)
     impl.store_u64(map_, GROUP_DUE, (1 << 64) - 1)
@@ -278,7 +278,7 @@ def test_a_released_member_of_a_group_releases_its_file(map_: Any, path: Path, i
 
 
 def test_a_reader_may_be_released_by_its_own_decode(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """Its maps are released when that call returns, with the message that was being decoded."""
+    """A reader that its decoder releases keeps its maps until the call has returned the message."""
     record = packed_record(b"a", 0)
     control, was_mapped = map_, list[bool]()
     control[: len(new_control())] = bytes(new_control(len(record), 1))
@@ -297,7 +297,7 @@ def test_a_reader_may_be_released_by_its_own_decode(map_: Any, path: Path, impl:
 
 
 def test_a_thread_that_sleeps_for_a_message_keeps_the_page(map_: Any, path: Path, impl: SimpleNamespace) -> None:
-    """It is unmapped when that thread comes back, which finds nothing to take."""
+    """The page on which a thread sleeps for a message is unmapped when the thread returns, without a message."""
     if impl.name == "pure":
         pytest.skip("there threads sleep elsewhere")
     map_[: len(new_control())] = bytes(new_control())

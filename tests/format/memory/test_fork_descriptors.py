@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def test_a_child_keeps_what_it_shall_and_nothing_else() -> None:
-    """Every case holds on every available implementation."""
+    """Every case of fork descriptors holds with every implementation."""
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist"]
     done = subprocess.run(
         [*command, "tests/format/forking_cases.py"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False

@@ -60,7 +60,7 @@ def wait_for_sleeper(impl: SimpleNamespace, page: Any, count: int = 1) -> None:
 
 
 def test_a_free_lock_is_acquired_and_a_held_one_is_not(impl: SimpleNamespace, page: bytearray) -> None:
-    """Not even by its holder; the words beside it stay as they are."""
+    """A free lock is acquired and a held one is not, even by its holder; the words beside it are unchanged."""
     assert impl.take_word(page, AT, OWNER, 0) is True
     assert impl.load_u32(page, AT) == OWNER
     assert impl.take_word(page, AT, OWNER, 0) is False
@@ -72,14 +72,14 @@ def test_a_free_lock_is_acquired_and_a_held_one_is_not(impl: SimpleNamespace, pa
 
 @pytest.mark.parametrize("word", [OWNER, OWNER | CONTENDED, CONTENDED, 0xFFFFFFFF, 0])
 def test_releasing_frees_the_word(impl: SimpleNamespace, page: bytearray, word: int) -> None:
-    """Whatever it says."""
+    """`release` frees the word, whatever value it has."""
     impl.store_u32(page, AT, word)
     assert impl.release_word(page, AT) is None
     assert impl.load_u32(page, AT) == 0
 
 
 def test_a_lock_that_becomes_free_is_acquired(impl: SimpleNamespace, page: bytearray) -> None:
-    """By a thread that tries, while the one that frees it needs the GIL."""
+    """A thread that tries to acquire gets a lock that becomes free, although the releasing thread needs the GIL."""
     impl.store_u32(page, AT, OWNER)
     with running(lambda: impl.take_word(page, AT, 99, LONG)) as [taken]:
         impl.release_word(page, AT)
@@ -88,7 +88,7 @@ def test_a_lock_that_becomes_free_is_acquired(impl: SimpleNamespace, page: bytea
 
 
 def test_releasing_a_contended_lock_wakes_one_sleeper(impl: SimpleNamespace, page: bytearray) -> None:
-    """And then the next one, which announced again that there are others."""
+    """Each release of a contended lock wakes one sleeper, which marks the lock as contended again."""
     word = OWNER | CONTENDED
     impl.store_u32(page, AT, word)
     with running(*[lambda: impl.wait_word(page, AT, word, LONG)] * 2) as sleepers:
@@ -99,7 +99,7 @@ def test_releasing_a_contended_lock_wakes_one_sleeper(impl: SimpleNamespace, pag
 
 
 def test_threads_that_take_and_release_exclude_each_other(impl: SimpleNamespace, page: bytearray) -> None:
-    """What they count under the lock they count right, whether they spin for it or sleep."""
+    """Threads that count under the lock count right, whether they spin or sleep for it."""
     counted, rounds = [0], 300
 
     def count() -> None:
@@ -126,7 +126,7 @@ def test_threads_that_take_and_release_exclude_each_other(impl: SimpleNamespace,
 def test_waiting_for_a_word_that_is_different_returns_at_once(
     impl: SimpleNamespace, page: bytearray, value: int
 ) -> None:
-    """True: something changed, so check again."""
+    """Waiting for a word that has another value returns True at once."""
     impl.store_u32(page, AT, value)
     assert impl.wait_word(page, AT, value ^ 1, LONG) is True
     assert impl.wait_word(page, AT, value ^ 0x80000000, LONG) is True
@@ -134,7 +134,7 @@ def test_waiting_for_a_word_that_is_different_returns_at_once(
 
 @pytest.mark.parametrize("seconds", [0, 0.0, 0.01, True])
 def test_waiting_ends_when_the_time_is_up(impl: SimpleNamespace, page: bytearray, seconds: float) -> None:
-    """False, and not before."""
+    """A wait whose time is up returns False, and not before."""
     before = time.monotonic()
     assert impl.wait_word(page, AT, 0, seconds) is False
     assert time.monotonic() - before >= seconds
@@ -144,7 +144,7 @@ def test_waiting_ends_when_the_time_is_up(impl: SimpleNamespace, page: bytearray
 def test_a_time_is_between_nothing_and_a_million_seconds(
     impl: SimpleNamespace, page: bytearray, seconds: float
 ) -> None:
-    """Negative ones, none at all, and what no clock can hold."""
+    """A waiting time that is negative, not a number or longer than a million seconds is refused."""
     for call in (
         lambda: impl.wait_word(page, AT, 0, seconds),
         lambda: impl.take_word(page, AT, OWNER, seconds),
@@ -156,7 +156,7 @@ def test_a_time_is_between_nothing_and_a_million_seconds(
 
 
 def test_a_sleeper_is_woken_by_another_thread(impl: SimpleNamespace, page: bytearray) -> None:
-    """Although the word stays as it was."""
+    """A sleeper is woken by another thread although the word is unchanged."""
     with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
         wait_for_sleeper(impl, page)
         assert sleeper.result(LONG / 2) is True
@@ -164,7 +164,7 @@ def test_a_sleeper_is_woken_by_another_thread(impl: SimpleNamespace, page: bytea
 
 
 def test_as_many_are_woken_as_asked_for(impl: SimpleNamespace, page: bytearray) -> None:
-    """None of none; the count is how many there were."""
+    """`wake` wakes as many sleepers as requested, and returns how many there were."""
     assert impl.wake_word(page, AT, ALL) == 0
     with running(*[lambda: impl.wait_word(page, AT, 0, LONG)] * 3) as sleepers:
         assert impl.wake_word(page, AT, 0) == 0
@@ -174,7 +174,7 @@ def test_as_many_are_woken_as_asked_for(impl: SimpleNamespace, page: bytearray) 
 
 
 def test_a_sleeper_on_another_word_keeps_sleeping(impl: SimpleNamespace, page: bytearray) -> None:
-    """The word beside it, and the same position of another buffer."""
+    """A sleeper is not woken by a wake of the word beside it, or of the same position in another buffer."""
     with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
         assert impl.wake_word(page, AT + 4, ALL) == 0
         assert impl.wake_word(page, AT - 4, ALL) == 0
@@ -184,7 +184,7 @@ def test_a_sleeper_on_another_word_keeps_sleeping(impl: SimpleNamespace, page: b
 
 
 def test_the_word_is_found_through_any_view_of_it(impl: SimpleNamespace) -> None:
-    """Two maps of one object in a process are one word if they are the same memory."""
+    """A sleeper is woken through any map of the same memory in the process."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     with running(lambda: impl.wait_word(page, AT, 0, LONG)) as [sleeper]:
         while not impl.wake_word(memoryview(page)[AT:], 0, 1):
@@ -194,7 +194,7 @@ def test_the_word_is_found_through_any_view_of_it(impl: SimpleNamespace) -> None
 
 
 def test_no_view_stays_behind(impl: SimpleNamespace) -> None:
-    """A map can be closed after any of the calls, failed ones too; a closed one is an error."""
+    """After any call, also a failed one, the map can be closed, and a closed map is refused."""
     page = mmap.mmap(-1, mmap.PAGESIZE)
     calls: list[tuple[str, tuple[Any, ...]]] = [
         ("take_word", (OWNER, 0)),
@@ -217,7 +217,7 @@ def test_no_view_stays_behind(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("position", [1, 2, 3, 61, 64, 1 << 40, (1 << 64) - 4])
 def test_a_position_is_an_aligned_word_inside(impl: SimpleNamespace, page: bytearray, position: int) -> None:
-    """As for loads and stores."""
+    """A position that is not aligned, or not wholly inside, is refused as for loads and stores."""
     for call in (
         lambda: impl.take_word(page, position, OWNER, 0),
         lambda: impl.release_word(page, position),
@@ -233,7 +233,7 @@ def test_a_position_is_an_aligned_word_inside(impl: SimpleNamespace, page: bytea
 
 
 def test_a_read_only_buffer_can_only_be_watched(impl: SimpleNamespace) -> None:
-    """A sleeper must be able to announce itself first."""
+    """A thread cannot sleep on a word of a read-only buffer, in which it cannot announce itself."""
     page = bytes(64)
     for call in (
         lambda: impl.take_word(page, AT, OWNER, 0),
@@ -253,7 +253,7 @@ def test_a_read_only_buffer_can_only_be_watched(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("call", ["wait_word", "take_word", "spin_above"])
 def test_other_threads_run_in_between(impl: SimpleNamespace, page: bytearray, call: str) -> None:
-    """The GIL is released: this thread can end what the other waits for, which has an hour to wait."""
+    """A sleeping thread releases the GIL, so that this thread can end its wait of an hour."""
     impl.store_u64(page, AT, 1)
     arguments = {"wait_word": (1,), "take_word": (OWNER,), "spin_above": (1 << 40,)}[call]
     started = threading.Event()
@@ -282,7 +282,7 @@ class Interrupted(BaseException):
 
 
 def test_a_signal_interrupts_a_sleeper(impl: SimpleNamespace, page: bytearray) -> None:
-    """Its handler runs, and what that raises is raised."""
+    """A signal interrupts a sleeper: its handler runs, and what that raises is raised."""
 
     def interrupt(number: int, frame: object) -> None:
         raise Interrupted
@@ -305,7 +305,7 @@ def _signal_when_asleep(thread: int) -> None:
 
 
 def test_a_signal_that_raises_nothing_lets_the_caller_look_again(impl: SimpleNamespace, page: bytearray) -> None:
-    """The handler has run when waiting ends, at the latest when the time is up."""
+    """After a signal whose handler raises nothing, the wait returns at the latest when its time is up."""
     ran: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: ran.append(number))
     main = threading.get_ident()
@@ -320,11 +320,11 @@ def test_a_signal_that_raises_nothing_lets_the_caller_look_again(impl: SimpleNam
 
 @pytest.mark.parametrize("pure", ["", "1"])
 def test_control_c_ends_a_program_that_sleeps(pure: str) -> None:
-    """As it would end any other."""
+    """Ctrl-C ends a program that sleeps on a word."""
     program = """
         import os, signal, sys, threading
         from filechannel._format import wait_word
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # whoever runs us in the background has it ignored
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell in the background sets it to be ignored
         threading.Timer(0.1, os.kill, (os.getpid(), signal.SIGINT)).start()
         try:
             while True:
@@ -346,7 +346,7 @@ def test_control_c_ends_a_program_that_sleeps(pure: str) -> None:
 
 
 def test_a_double_word_is_watched(impl: SimpleNamespace, page: bytearray) -> None:
-    """Until it is above a value, not as long as it is that value."""
+    """A wait for a double word ends when it is above a value."""
     impl.store_u64(page, AT, 5)
     assert impl.spin_above(page, AT, 4, 0) is True
     assert impl.spin_above(page, AT, 5, 0) is False
@@ -360,7 +360,7 @@ def test_a_double_word_is_watched(impl: SimpleNamespace, page: bytearray) -> Non
 
 
 def test_bits_are_set_and_taken(impl: SimpleNamespace, page: bytearray) -> None:
-    """Each once, in order, and only those inside the range."""
+    """Bits are set and taken once each, in order, and only inside the range."""
     for bit in (0, 5, 63):
         assert impl.set_bit(page, AT, bit) is None
         impl.set_bit(page, AT, bit)
@@ -376,7 +376,7 @@ def test_bits_are_set_and_taken(impl: SimpleNamespace, page: bytearray) -> None:
 
 @pytest.mark.parametrize("bit", [-1, 64, 1 << 40, 1 << 64])
 def test_a_double_word_has_64_bits(impl: SimpleNamespace, page: bytearray, bit: int) -> None:
-    """A bit beyond is none of the next word."""
+    """A bit beyond 64 is refused and does not belong to the next word."""
     with pytest.raises(OverflowError, match="value does not fit the word"):
         impl.set_bit(page, AT, bit)
     assert page == bytes(64)
@@ -384,7 +384,7 @@ def test_a_double_word_has_64_bits(impl: SimpleNamespace, page: bytearray, bit: 
 
 @pytest.mark.parametrize("words", [8, 9, 1 << 61, (1 << 64) - 1])
 def test_bits_are_taken_inside_the_buffer(impl: SimpleNamespace, words: int) -> None:
-    """Not one word more, and where the length in bytes would wrap around; nothing is cleared then."""
+    """A range that does not lie inside the buffer, also where its length would wrap around, clears nothing."""
     page = bytearray(b"\x01" * 64)
     with pytest.raises(ValueError, match="range is not inside the buffer"):
         impl.take_bits(page, AT, words)
@@ -393,7 +393,7 @@ def test_bits_are_taken_inside_the_buffer(impl: SimpleNamespace, words: int) -> 
 
 
 def test_no_bit_is_lost_between_threads(impl: SimpleNamespace, page: bytearray) -> None:
-    """Whatever is set while others take is taken then or later."""
+    """A bit that is set while another thread takes bits is taken then or later."""
     rounds = 200
     found: list[int] = []
 
@@ -428,7 +428,7 @@ for turn in range(1, 101):
 
 
 def test_processes_wake_each_other_through_a_file(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """A hundred times to and fro: a wakeup that only threads of one process get would be lost."""
+    """Two processes wake each other a hundred times through a mapped file."""
     if impl.name == "pure":
         pytest.skip("the pure implementation has a channel for itself")
     path = tmp_path / "words"
@@ -446,7 +446,7 @@ def test_processes_wake_each_other_through_a_file(impl: SimpleNamespace, tmp_pat
 
 
 def test_processes_exclude_each_other_with_a_lock(impl: SimpleNamespace) -> None:
-    """What four of them count under the lock, in memory that they share, they count right."""
+    """Four processes count right under a lock in shared memory."""
     if impl.name == "pure":
         pytest.skip("the pure implementation has a channel for itself")
     page, rounds = mmap.mmap(-1, mmap.PAGESIZE), 500
@@ -479,7 +479,7 @@ def _fork_to_count(impl: SimpleNamespace, page: mmap.mmap, rounds: int) -> int:
 
 @pytest.mark.parametrize("word", [0, 1, 2, 3, 4, 7, 0xFFFFFFFF])
 def test_waiters_are_taken_once(impl: SimpleNamespace, word: int) -> None:
-    """The bits are cleared and begin another generation; without any nothing changes."""
+    """Taking waiters clears their bits and starts another generation; without waiters nothing changes."""
     words = bytearray(8)
     words[4:] = word.to_bytes(4, "little")
     assert impl.wake_waiters(words, 4) == word & 3

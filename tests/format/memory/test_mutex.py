@@ -104,7 +104,7 @@ class Shared:
 
 
 def test_one_thread_holds_it_as_often_as_it_likes(core: Any) -> None:
-    """Other threads get `Busy` until the outermost block ends."""
+    """One thread can hold the mutex repeatedly, and others get `Busy` until the outermost block ends."""
     lock = core.Mutex()
     with lock.held():
         assert lock.owner == threading.get_ident()
@@ -119,7 +119,7 @@ def test_one_thread_holds_it_as_often_as_it_likes(core: Any) -> None:
     "error", [StorageError("no"), KeyboardInterrupt(), LookupError()], ids=lambda e: type(e).__name__
 )
 def test_an_exception_unlocks_it(core: Any, error: BaseException) -> None:
-    """Whichever it is, and however deep."""
+    """An exception unlocks the mutex, whichever it is, and at any depth."""
     lock = core.Mutex()
     with pytest.raises(type(error)), lock.held(), lock.held():
         raise error
@@ -127,14 +127,14 @@ def test_an_exception_unlocks_it(core: Any, error: BaseException) -> None:
 
 
 def test_a_guard_that_is_dropped_unlocks_it(core: Any) -> None:
-    """As where a frame is unwound between locking and the block."""
+    """A guard that is dropped between locking and its block unlocks the mutex."""
     lock = core.Mutex()
     lock.held()
     assert is_free(lock)
 
 
 def test_a_thread_knows_whether_it_holds_any(core: Any) -> None:
-    """Also two at once; what other threads hold does not count."""
+    """A thread knows whether it holds any mutex, also two at once; those of other threads do not count."""
     first, second = core.Mutex(), core.Mutex()
     assert not core.holds_mutex()
     with first.held():
@@ -146,7 +146,7 @@ def test_a_thread_knows_whether_it_holds_any(core: Any) -> None:
 
 
 def test_the_word_is_freed_with_the_outermost_guard(core: Any) -> None:
-    """It names the process until then."""
+    """The lock word names the process until the outermost guard ends."""
     shared = Shared(core)
     with shared.held():
         with shared.held():
@@ -157,7 +157,7 @@ def test_the_word_is_freed_with_the_outermost_guard(core: Any) -> None:
 
 
 def test_a_held_lock_is_slept_for_without_the_mutex(core: Any) -> None:
-    """Or `Busy`, where the thread may not sleep; the word stays as it was."""
+    """A thread waits for a held lock word without the mutex, or gets `Busy` if it may not sleep."""
     shared = Shared(core)
     atomics.store_u32(shared.words, AT, 9 << LOCK_SLOT_SHIFT)
     with pytest.raises(Busy), shared.held(lambda: False):
@@ -171,7 +171,9 @@ def test_a_held_lock_is_slept_for_without_the_mutex(core: Any) -> None:
 
 @pytest.mark.parametrize("contended", [0, CONTENDED])
 def test_a_word_whose_block_was_interrupted_names_no_process(core: Any, contended: int) -> None:
-    """The next holder cleans up, and leaves it free; an error of the package leaves nothing to clean up."""
+    """After an interrupted block the word names no process and the next holder cleans up; a typed error cleans up
+    itself.
+    """
     shared = Shared(core)
 
     def interrupted() -> None:
@@ -192,7 +194,7 @@ def test_a_word_whose_block_was_interrupted_names_no_process(core: Any, contende
 
 
 def test_a_word_whose_guard_was_dropped_names_no_process(core: Any) -> None:
-    """Its block was not entered, or not left as it should be."""
+    """A dropped guard, whose block was not entered or not left, leaves a word that names no process."""
     shared = Shared(core)
     shared.held()
     assert shared.word == 1 << LOCK_GENERATION_SHIFT
@@ -200,7 +202,7 @@ def test_a_word_whose_guard_was_dropped_names_no_process(core: Any) -> None:
 
 
 def test_an_error_while_acquiring_the_lock_unlocks_the_mutex(core: Any) -> None:
-    """It had the lock already, which names no process then."""
+    """An error while the lock is being acquired unlocks the mutex, and the word names no process."""
     shared = Shared(core)
 
     def take(slept: bool) -> int:
@@ -214,7 +216,7 @@ def test_an_error_while_acquiring_the_lock_unlocks_the_mutex(core: Any) -> None:
 
 
 def test_an_abandoned_word_is_left_alone(core: Any) -> None:
-    """In a forked child it is the parent's; the mutex is unlocked there all the same."""
+    """In a forked child an abandoned word, which is the parent's, is unchanged, and the mutex is unlocked."""
     shared = Shared(core)
     with shared.held():
         child = os.fork()
@@ -254,7 +256,7 @@ class CutOff:
 
 @pytest.mark.parametrize("flushes", [CONTROL_FLUSHES_STEP, FLUSHING_CONTROL, CONTROL_FLUSHES_STEP | FLUSHING_SEGMENTS])
 def test_a_look_at_the_page_counts_until_its_file_is_flushed(core: Any, tmp_path: Path, flushes: int) -> None:
-    """Flushes of other files do not matter; after one of this file, and while one is running, it is asked again."""
+    """A check that the page can be stored to is repeated after a flush of its file, and while one is running."""
     cut_off = CutOff(core, tmp_path, counted=True)
     atomics.store_u32(cut_off.pages, 0, FLUSHES_STEP | FLUSHING_SEGMENTS)
     assert cut_off.lock.can_store() is True
@@ -264,7 +266,7 @@ def test_a_look_at_the_page_counts_until_its_file_is_flushed(core: Any, tmp_path
 
 
 def test_a_check_of_the_page_counts_for_a_second(core: Any, tmp_path: Path) -> None:
-    """The kernel may have written the page out."""
+    """A check that the page can be stored to is repeated after a second, when the kernel may have written it out."""
     cut_off = CutOff(core, tmp_path, counted=True)
     until = time.monotonic() + TIMEOUT
     while cut_off.lock.can_store():
@@ -273,13 +275,13 @@ def test_a_check_of_the_page_counts_for_a_second(core: Any, tmp_path: Path) -> N
 
 
 def test_without_a_count_of_flushes_every_look_counts_once(core: Any, tmp_path: Path) -> None:
-    """The next one finds out; and without a lock word there is nothing to ask."""
+    """Without a count of flushes each check of the page counts once, and without a lock word none is needed."""
     assert CutOff(core, tmp_path, counted=False).lock.can_store() is False
     assert core.Mutex().can_store() is True
 
 
 def test_a_lock_word_that_cannot_be_stored_to_is_not_freed(core: Any, tmp_path: Path) -> None:
-    """The block ends all the same."""
+    """If the lock word cannot be stored to, the block ends without freeing it."""
     cut_off = CutOff(core, tmp_path, counted=False)
 
     def take(_slept: bool) -> int:
@@ -294,13 +296,13 @@ def test_a_lock_word_that_cannot_be_stored_to_is_not_freed(core: Any, tmp_path: 
 
 @pytest.mark.parametrize(("position", "flushes"), [(64, None), (0, 64), (0, 1), (1, None)])
 def test_words_outside_of_the_map_are_refused(core: Any, position: int, flushes: int | None) -> None:
-    """So is one that is not aligned."""
+    """A lock word outside of the map, or not aligned, is refused."""
     with pytest.raises(ValueError, match=r"."):
         core.Mutex().share(bytearray(64), position, PROCESS, flushes)
 
 
 def test_what_is_ensured_is_called_once(core: Any) -> None:
-    """At the end of the block, after an exception, and when the guard is dropped; what it raises is raised."""
+    """A function that was ensured is called once, at the end of the block or when the guard is dropped."""
     called: list[int] = []
     with core.ensured(called.append, 1):
         assert called == []
@@ -313,7 +315,7 @@ def test_what_is_ensured_is_called_once(core: Any) -> None:
 
 
 def test_futures_that_are_not_done_are_resolved(core: Any) -> None:
-    """One that was cancelled, or is done, stays as it is."""
+    """Resolving futures leaves those that are done or cancelled as they are."""
 
     async def resolve() -> None:
         loop = asyncio.get_running_loop()

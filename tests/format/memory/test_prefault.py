@@ -13,7 +13,7 @@ import pytest
 
 
 def test_the_content_of_populated_pages_stays(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """Any range of a map, whole pages or not; the result is whether the system can."""
+    """Populating any range of a map keeps its content, and returns whether the system can populate pages."""
     path = tmp_path / "pages"
     path.write_bytes(bytes(range(256)) * 256)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
@@ -24,7 +24,7 @@ def test_the_content_of_populated_pages_stays(impl: SimpleNamespace, tmp_path: P
 
 
 def test_nothing_to_populate_is_fine(impl: SimpleNamespace) -> None:
-    """At the very end, too."""
+    """An empty range can be populated, also at the very end."""
     with mmap.mmap(-1, 8192) as pages:
         assert impl.populate(pages, 0, 0) is True
         assert impl.populate(pages, 8192, 0) is True
@@ -34,7 +34,7 @@ def test_nothing_to_populate_is_fine(impl: SimpleNamespace) -> None:
     ("position", "size"), [(0, 8193), (8192, 1), (8193, 0), (1, (1 << 64) - 1), ((1 << 64) - 1, 1)]
 )
 def test_a_range_must_lie_inside(impl: SimpleNamespace, position: int, size: int) -> None:
-    """Not partly, and not where the sum would wrap around."""
+    """A range that is not wholly inside, also where its sum would wrap around, is refused."""
     with mmap.mmap(-1, 8192) as pages:
         with pytest.raises(ValueError, match="range is not inside the buffer"):
             impl.populate(pages, position, size)
@@ -43,7 +43,7 @@ def test_a_range_must_lie_inside(impl: SimpleNamespace, position: int, size: int
 
 
 def test_pages_that_cannot_be_written_are_refused(impl: SimpleNamespace) -> None:
-    """A closed map is an error as well."""
+    """Populating pages of a read-only or closed map is refused."""
     with pytest.raises(BufferError):
         impl.populate(bytes(8192), 0, 1)
     pages = mmap.mmap(-1, 8192)
@@ -54,7 +54,7 @@ def test_pages_that_cannot_be_written_are_refused(impl: SimpleNamespace) -> None
 
 
 def test_a_store_that_would_kill_is_foreseen(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """A page behind the end of a file that was cut off cannot be stored to; the pages before it can, and stay as is."""
+    """A page behind the end of a truncated file is reported as not storable, and earlier pages keep their content."""
     path = tmp_path / "pages"
     path.write_bytes(b"." * 12288)
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as pages:
@@ -70,7 +70,7 @@ def test_a_store_that_would_kill_is_foreseen(impl: SimpleNamespace, tmp_path: Pa
 
 
 def test_memory_can_be_stored_to(impl: SimpleNamespace) -> None:
-    """What is not a file, as far as it reaches; a range must be inside, and nothing else is taken for memory."""
+    """Anonymous memory is storable inside its range, and anything but a buffer is refused."""
     assert impl.can_store(bytearray(100), 0, 100) is True
     with pytest.raises(ValueError, match="range is not inside the buffer"):
         impl.can_store(bytearray(100), 50, 51)
@@ -79,7 +79,7 @@ def test_memory_can_be_stored_to(impl: SimpleNamespace) -> None:
 
 
 def test_pages_are_populated_in_the_background(impl: SimpleNamespace) -> None:
-    """Their content stays; once the work is done the maps are free."""
+    """Pages that are populated in the background keep their content, and afterwards the map can be closed."""
     maps = [mmap.mmap(-1, 1 << 20) for _ in range(10)]
     for number, pages in enumerate(maps):
         pages[5000] = number
@@ -93,7 +93,7 @@ def test_pages_are_populated_in_the_background(impl: SimpleNamespace) -> None:
 
 
 def test_pending_background_work_keeps_its_map(impl: SimpleNamespace) -> None:
-    """It can be closed when the work is done, not before; other work frees it as well."""
+    """A map with pending background work can be closed only when the work is done or replaced."""
     first, second = mmap.mmap(-1, 1 << 20), mmap.mmap(-1, 1 << 20)
     impl.populate_soon(first, 0, 1 << 20)
     if impl.name == "native":
@@ -106,7 +106,7 @@ def test_pending_background_work_keeps_its_map(impl: SimpleNamespace) -> None:
 
 
 def test_the_background_refuses_what_the_foreground_does(impl: SimpleNamespace) -> None:
-    """At once, and it keeps nothing of it."""
+    """Background work refuses the same arguments as populating at once, and keeps no reference to them."""
     with mmap.mmap(-1, 8192) as pages:
         for position, size in ((0, 8193), (8193, 0), ((1 << 64) - 1, 2)):
             with pytest.raises(ValueError, match="range is not inside the buffer"):
@@ -118,7 +118,7 @@ def test_the_background_refuses_what_the_foreground_does(impl: SimpleNamespace) 
 
 
 def test_a_forked_child_has_a_background_of_its_own(impl: SimpleNamespace) -> None:
-    """What the parent left waiting is the parent's; the child neither hangs nor touches it."""
+    """A forked child has its own background thread, and neither waits for nor touches work of its parent."""
     script = (
         "import mmap, os, sys\n"
         "from tests.format.implementations import native_implementation, pure_implementation\n"
@@ -141,7 +141,7 @@ def test_a_forked_child_has_a_background_of_its_own(impl: SimpleNamespace) -> No
 def test_a_map_shows_a_file_whose_descriptor_it_does_not_keep(
     impl: SimpleNamespace, tmp_path: Path, access: int
 ) -> None:
-    """What is written through either is in both; an implementation that cannot do it leaves the map as it was."""
+    """A map of a file without its descriptor shares its content; where that is not possible the map is unchanged."""
     path = tmp_path / "pages"
     path.write_bytes(b"file" * 2048)
     with path.open("r+b") as file, mmap.mmap(-1, 8192, access=access) as pages:
@@ -158,7 +158,7 @@ def test_a_map_shows_a_file_whose_descriptor_it_does_not_keep(
 
 
 def test_only_a_map_can_show_a_file(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """And only a file that is open: other memory is never touched."""
+    """Only a map can be replaced by a file, and only by an open one."""
     with (tmp_path / "pages").open("w+b") as file, mmap.mmap(-1, 4096) as pages:
         for other in (bytearray(4096), bytes(4096), memoryview(pages), None):
             with pytest.raises(TypeError, match="a map is needed"):

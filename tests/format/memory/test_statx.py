@@ -21,13 +21,13 @@ def _mount_id(impl: SimpleNamespace, path: Path) -> int:
 
 
 def test_both_implementations_agree(both: tuple[SimpleNamespace, SimpleNamespace], tmp_path: Path) -> None:
-    """A mount has one id, whichever implementation asks."""
+    """Both implementations return the same mount id."""
     pure, native = both
     assert _mount_id(pure, tmp_path) == _mount_id(native, tmp_path)
 
 
 def test_a_bad_descriptor_is_refused(impl: SimpleNamespace) -> None:
-    """A descriptor that is not open has no mount; other values are errors."""
+    """A descriptor that is not open has no mount id, and other values raise."""
     assert impl.mount_id(2**31 - 1) == 0
     with pytest.raises(OverflowError):
         impl.mount_id(2**31)
@@ -38,7 +38,7 @@ def test_a_bad_descriptor_is_refused(impl: SimpleNamespace) -> None:
 
 
 def test_names_are_counted(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """A file has as many names as it was given and not lost; one that is not open has none to count."""
+    """The number of names of a file is returned, and a closed descriptor has none."""
     descriptor = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
     try:
         assert impl.link_count(descriptor) == 1
@@ -54,14 +54,14 @@ def test_names_are_counted(impl: SimpleNamespace, tmp_path: Path) -> None:
 
 
 def test_names_are_counted_without_statx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A C library or a sandbox without `statx` changes nothing."""
+    """Without `statx` in the C library or the sandbox the number of names is the same."""
     monkeypatch.setattr(mount, "_statx", None)
     with (tmp_path / "file").open("w") as file:
         assert mount.link_count(file.fileno()) == 1
 
 
 def test_a_name_identifies_a_file(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """By device and number, as `stat` does; a link is itself, and a missing name is an error."""
+    """A name gives device and inode as `stat` does: a link is not followed, and a missing name is an error."""
     (tmp_path / "file").touch()
     (tmp_path / "link").symlink_to("file")
     (tmp_path / "inner").mkdir()
@@ -83,7 +83,7 @@ def test_a_name_identifies_a_file(impl: SimpleNamespace, tmp_path: Path) -> None
 
 
 def test_a_name_identifies_a_file_without_statx(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A C library or a sandbox without `statx` changes nothing here either."""
+    """Without `statx` in the C library or the sandbox device and inode are the same."""
     monkeypatch.setattr(mount, "_statx", None)
     (tmp_path / "file").touch()
     directory = os.open(tmp_path, os.O_RDONLY)
@@ -96,7 +96,7 @@ def test_a_name_identifies_a_file_without_statx(tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.disk
 def test_a_remount_has_another_id(impl: SimpleNamespace, tmp_path: Path) -> None:
-    """Device and inode are the same after a remount of the same device; the id of the mount is not."""
+    """After a remount device and inode are the same, and the mount id differs."""
     with mounted_image(tmp_path, "ext4") as image:
         (image.path / "file").touch()
         before = _mount_id(impl, image.path / "file")

@@ -11,7 +11,7 @@ from tests.format.pages import cursor_slots, new_cursor
 
 
 def test_generations_alternate_between_the_slots(impl: SimpleNamespace) -> None:
-    """The slot of the generation before stays as it is, with its checksum."""
+    """Each generation is stored in the slot that does not count, and the other slot keeps its checksum."""
     cursor, older = new_cursor(), None
     for generation in range(1, 6):
         newest = generation, generation * 100, generation * 10
@@ -22,7 +22,7 @@ def test_generations_alternate_between_the_slots(impl: SimpleNamespace) -> None:
 
 
 def test_nothing_else_is_written(impl: SimpleNamespace) -> None:
-    """Behind the slots are the owner and other fields, which have writers of their own."""
+    """Storing a position changes only its slot, and no other field of the cursor."""
     cursor = bytearray(b"\xa5" * 4096)
     impl.write_cursor_slot(cursor, 1, 2, 3, 4)
     start, stop = CURSOR_SLOTS[1], CURSOR_SLOTS[1] + CURSOR.size
@@ -30,7 +30,7 @@ def test_nothing_else_is_written(impl: SimpleNamespace) -> None:
 
 
 def test_a_slot_takes_the_largest_numbers_and_no_larger_ones(impl: SimpleNamespace) -> None:
-    """A number that does not fit is refused before anything is written."""
+    """A slot stores the largest numbers, and larger ones are refused before anything is written."""
     most = (1 << 64) - 1
     cursor = new_cursor()
     impl.write_cursor_slot(cursor, most, most, most, most)
@@ -45,7 +45,7 @@ def test_a_slot_takes_the_largest_numbers_and_no_larger_ones(impl: SimpleNamespa
 
 
 def test_a_cursor_must_have_both_slots(impl: SimpleNamespace) -> None:
-    """A file that was cut off is refused, and so is one that cannot be written."""
+    """A cursor that is cut off before the end of its slots, or cannot be written, is refused."""
     with pytest.raises(ValueError, match="cursor is too short"):
         impl.write_cursor_slot(bytearray(127), 1, 0, 0, 0)
     with pytest.raises(BufferError):

@@ -88,7 +88,7 @@ class Members:
 
 
 def test_each_gets_what_no_other_has(impl: SimpleNamespace) -> None:
-    """In order, whichever way it is taken, with a position that follows the oldest."""
+    """Each member gets the messages that no other has, in order, and the position follows the oldest unacked one."""
     members = Members(impl)
     a, b = members.readers
     impl.begin_slice()
@@ -112,7 +112,7 @@ def test_each_gets_what_no_other_has(impl: SimpleNamespace) -> None:
 
 
 def test_sharing_begins_once(impl: SimpleNamespace) -> None:
-    """Neither twice nor while holding, and in a file that is large enough."""
+    """A reader begins to share once, not while it tracks acks, and with a file that is large enough."""
     members = Members(impl)
     for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].track_acks):
         with pytest.raises(ValueError, match="said before"):
@@ -126,7 +126,7 @@ def test_sharing_begins_once(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_that_does_not_share(impl: SimpleNamespace) -> None:
-    """Has nothing to say about a group."""
+    """A reader that does not share has no group state."""
     reader = Bench(impl, [b"a"]).reader
     assert (reader.entry_number(0, 1), reader.refused(0), reader.take_lost(), reader.must_wake()) == (
         -1,
@@ -138,7 +138,7 @@ def test_a_reader_that_does_not_share(impl: SimpleNamespace) -> None:
 
 
 def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
-    """To any member, oldest first, counted or not."""
+    """Returned messages are delivered to any member before new ones, oldest first, counted or not."""
     members = Members(impl)
     a, b = members.readers
     taken = [a.take_delivery() for _ in range(4)]
@@ -154,7 +154,7 @@ def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
 
 
 def test_attempts_are_counted_up_to_a_limit(impl: SimpleNamespace) -> None:
-    """Which is stored as such."""
+    """Attempts are counted up to the largest number that an entry can store."""
     members = Members(impl, 1, 1)
     reader = members.readers[0]
     for number in range(ENTRY_ATTEMPTS + 5):
@@ -163,7 +163,7 @@ def test_attempts_are_counted_up_to_a_limit(impl: SimpleNamespace) -> None:
 
 
 def test_what_is_delayed_says_when(impl: SimpleNamespace) -> None:
-    """A member has to look then, or within a second if that is earlier; no member gets it before."""
+    """A delayed message is delivered to no member before its time, and a member checks then or within a second."""
     members = Members(impl, 1)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
@@ -178,7 +178,7 @@ def test_what_is_delayed_says_when(impl: SimpleNamespace) -> None:
 
 
 def test_a_delay_that_comes_too_late_changes_nothing(impl: SimpleNamespace) -> None:
-    """The lease of the current member does not end later."""
+    """A delay whose lease belongs to another member already changes nothing."""
     members = Members(impl, 1)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
@@ -192,7 +192,7 @@ def test_a_delay_that_comes_too_late_changes_nothing(impl: SimpleNamespace) -> N
 
 
 def test_only_its_member_acks_a_message(impl: SimpleNamespace) -> None:
-    """A message that was redelivered is lost to it, and reported once."""
+    """A former member of a redelivered message cannot ack it, and gets one error."""
     members = Members(impl)
     a, b = members.readers
     _, offset, _, _, token = a.take_delivery()
@@ -222,7 +222,7 @@ def cursor_of_or_none(group: bytearray) -> tuple[int, int] | None:
 
 
 def test_an_undecodable_message_is_delivered_separately(impl: SimpleNamespace) -> None:
-    """It is acked separately; with others in the same call it waits for the next."""
+    """An undecodable message is delivered and acked separately, and ends a batch before it."""
 
     def decode(payload: Any) -> bytes:
         if bytes(payload) == b"\1":
@@ -253,7 +253,7 @@ def test_an_undecodable_message_is_delivered_separately(impl: SimpleNamespace) -
 
 
 def test_a_full_ring(impl: SimpleNamespace) -> None:
-    """No new message is delivered before one is acked, which has to wake waiters."""
+    """With a full ring no new message is delivered before an ack, which reports that waiters have to be woken."""
     members = Members(impl, payloads=[b"x"] * (GROUP_ENTRIES + 2))
     a, b = members.readers
     assert len(a.take_many(GROUP_ENTRIES + 2)) == GROUP_ENTRIES
@@ -276,7 +276,9 @@ WRONG: dict[int, tuple[int, ...]] = {
 
 @pytest.mark.parametrize(("position", "value"), [(at, value) for at, values in WRONG.items() for value in values])
 def test_words_that_contradict_each_other_are_left_to_python(impl: SimpleNamespace, position: int, value: int) -> None:
-    """No loop over more entries than there are, nothing is handed out or stored, and the owner of the file is asked."""
+    """Words of a ring that contradict each other are reported to Python; nothing is delivered or stored, and no loop
+    hangs.
+    """
     members = Members(impl)
     a, b = members.readers
     assert a.take_many(2) == [b"\0", b"\1"]
@@ -299,7 +301,7 @@ def test_words_that_contradict_each_other_are_left_to_python(impl: SimpleNamespa
 
 
 def test_words_that_python_finds_in_order_do_not_loop(impl: SimpleNamespace) -> None:
-    """If the owner of the file sees no damage again and again, that is an error, too."""
+    """If Python finds a contradictory ring in order repeatedly, the call raises instead of looping."""
     members = Members(impl)
     put(members.group, GROUP_TAIL, NEVER)
     with pytest.raises(ValueError, match="contradict"):
@@ -307,7 +309,7 @@ def test_words_that_python_finds_in_order_do_not_loop(impl: SimpleNamespace) -> 
 
 
 def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
-    """Control records belong to no member, also at the end."""
+    """Control records are delivered to no member, also at the end."""
     content = packed_record(b"c", 0, CONTROL_RECORD) + packed_record(b"a", 9) + packed_record(b"c", 18, CONTROL_RECORD)
     members = Members(impl, content=content)
     a, b = members.readers
@@ -318,7 +320,7 @@ def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
 
 
 def test_the_end_is_reported(impl: SimpleNamespace) -> None:
-    """When everything in a sealed channel was delivered and acked, and not before."""
+    """The end of a sealed channel is reported when every message is acknowledged."""
     members = Members(impl, 2)
     a, b = members.readers
     for bench in members.benches:
@@ -335,7 +337,7 @@ def test_the_end_is_reported(impl: SimpleNamespace) -> None:
 
 
 def test_damage_belongs_to_no_member(impl: SimpleNamespace) -> None:
-    """Each member that reads it gets the error; once skipped, it is skipped for all."""
+    """Each member that reads a damaged record gets the error, and once it is skipped all members skip it."""
     content = bytearray(packed_record(b"a", 0) + packed_record(b"b", 9) + packed_record(b"c", 18))
     content[17] ^= 1
     members = Members(impl, content=bytes(content))
@@ -351,7 +353,7 @@ def test_damage_belongs_to_no_member(impl: SimpleNamespace) -> None:
 
 
 def test_a_message_to_be_redelivered_that_was_reclaimed_is_acked(impl: SimpleNamespace) -> None:
-    """The reader finds another position, and continues."""
+    """A reclaimed message that is to be redelivered is acked, and the reader moves on."""
     members = Members(impl, 4)
     a, b = members.readers
     assert a.take_many(2) == [b"\0", b"\1"]
@@ -369,7 +371,7 @@ def test_a_message_to_be_redelivered_that_was_reclaimed_is_acked(impl: SimpleNam
 
 
 def test_a_lock_that_is_taken_is_left_to_python(impl: SimpleNamespace) -> None:
-    """Which waits and lets us try again, or says that there is nothing to be had."""
+    """A held group lock is left to Python, which waits and tries again, or reports that nothing is available."""
     members = Members(impl, 3)
     a, _ = members.readers
     members.group[GROUP_LOCK] = 2
@@ -391,7 +393,7 @@ def test_a_lock_that_is_taken_is_left_to_python(impl: SimpleNamespace) -> None:
 
 
 def test_what_is_due_is_left_to_python(impl: SimpleNamespace) -> None:
-    """Before anything is taken."""
+    """Expired leases and delays are left to Python before anything is delivered."""
     members = Members(impl, 3)
     put(members.group, GROUP_DUE, 1)
     assert members.readers[0].take() == b"\0"
@@ -399,7 +401,7 @@ def test_what_is_due_is_left_to_python(impl: SimpleNamespace) -> None:
 
 
 def test_an_entry_before_the_position(impl: SimpleNamespace) -> None:
-    """Is acked on the way, so that a rebuild finds it so."""
+    """An entry before the position is acked on the way, as after a rebuild."""
     members = Members(impl, 5)
     a, b = members.readers
     a.take()
@@ -414,7 +416,7 @@ def test_an_entry_before_the_position(impl: SimpleNamespace) -> None:
 
 
 def test_releasing_gives_everything_back(impl: SimpleNamespace) -> None:
-    """Without counting, once, also what did not decode."""
+    """Releasing a member returns all its messages once, without counting attempts, also undecodable ones."""
 
     def decode(payload: Any) -> bytes:
         if bytes(payload) == b"\1":
@@ -432,7 +434,7 @@ def test_releasing_gives_everything_back(impl: SimpleNamespace) -> None:
 
 
 def test_forgetting(impl: SimpleNamespace) -> None:
-    """Another process has emptied the ring."""
+    """After another process emptied the ring, a member forgets its deliveries."""
     members = Members(impl, 4)
     a, _ = members.readers
     _, offset, _, _, token = a.take_delivery()
@@ -506,7 +508,7 @@ class Run:
 def test_both_implementations_do_the_same(
     both: tuple[SimpleNamespace, SimpleNamespace], steps: list[tuple[int, Step]]
 ) -> None:
-    """Three members, and whatever they do: the same answers, and the same ring."""
+    """For random calls of three members both implementations return the same answers and store the same ring."""
     pure, native = Run(both[0]), Run(both[1])
     for member, step in steps:
         assert pure.do(member, step) == native.do(member, step)
@@ -514,20 +516,20 @@ def test_both_implementations_do_the_same(
 
 
 def test_senders_that_wait_for_capacity_are_woken_when_the_position_moves(impl: SimpleNamespace) -> None:
-    """However a message is acked, and only then: what is delivered, or acked behind others, moves nothing."""
+    """An ack that moves the position wakes senders that wait for capacity; deliveries and acks behind others do not."""
     members = Members(impl)
     reader, bench = members.readers[0], members.benches[0]
-    told: list[tuple[int, int]] = []
-    reader.notify_capacity(lambda: told.append(cursor_of(members.group)))
+    notified: list[tuple[int, int]] = []
+    reader.notify_capacity(lambda: notified.append(cursor_of(members.group)))
     bench.control[CAPACITY_WATCHED] = 1
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     deliveries = [reader.take_delivery() for _ in range(6)]
     assert reader.acknowledge(deliveries[1][1], deliveries[1][4])
     assert reader.redeliver(deliveries[5][1], deliveries[5][4], 0, True)
-    assert told == []
+    assert notified == []
     assert reader.acknowledge(deliveries[0][1], deliveries[0][4])
-    assert told == [(2 * SIZE, 2)]
+    assert notified == [(2 * SIZE, 2)]
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert reader.ack(1)
-    assert told == [(2 * SIZE, 2), (3 * SIZE, 3)]
+    assert notified == [(2 * SIZE, 2), (3 * SIZE, 3)]
     assert not reader.must_wake()

@@ -117,7 +117,7 @@ class Bench:
 
 
 def test_messages_come_in_order_and_then_nothing(impl: SimpleNamespace) -> None:
-    """The same answer as often as one asks, until there is more."""
+    """Messages are read in order, and then NOTHING is returned until there are more."""
     bench = Bench(impl, [b"a", b"", b"ccc"])
     assert [bench.reader.take() for _ in range(5)] == [b"a", b"", b"ccc", NOTHING, NOTHING]
     assert bench.advanced == 0
@@ -125,7 +125,7 @@ def test_messages_come_in_order_and_then_nothing(impl: SimpleNamespace) -> None:
 
 
 def test_every_length_is_taken(impl: SimpleNamespace) -> None:
-    """Payloads of 0 to 1100 bytes come back as they were."""
+    """Payloads of 0 to 1100 bytes are read as they were written."""
     payloads = [random.Random(length).randbytes(length) for length in range(1101)]
     bench = Bench(impl, payloads, begin=1 << 40)
     assert [bench.reader.take() for _ in payloads] == payloads
@@ -134,7 +134,7 @@ def test_every_length_is_taken(impl: SimpleNamespace) -> None:
 
 
 def test_a_record_says_where_it_was(impl: SimpleNamespace) -> None:
-    """Item, offset of its first byte, number."""
+    """A record has its item, the offset of its first byte, and its sequence."""
     bench = Bench(impl, [b"a", b"bb"], begin=500)
     bench.reader.move(500, 9)
     bench.reader.bind(bench.segment, 500)
@@ -145,7 +145,7 @@ def test_a_record_says_where_it_was(impl: SimpleNamespace) -> None:
 
 
 def test_many_are_taken_up_to_a_number(impl: SimpleNamespace) -> None:
-    """Fewer when there are no more; none is an empty list."""
+    """`take_many` returns at most as many items as requested, and an empty list if there are none."""
     bench = Bench(impl, [bytes([n]) for n in range(10)])
     assert bench.reader.take_many(0) == []
     assert bench.reader.take_many(-5) == []
@@ -156,7 +156,7 @@ def test_many_are_taken_up_to_a_number(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("most", [None, "3", 1.5, b"3"])
 def test_how_many_is_an_integer(impl: SimpleNamespace, most: object) -> None:
-    """Nothing is taken otherwise."""
+    """A number of items that is not an integer is refused, and nothing is taken."""
     bench = Bench(impl, [b"a"])
     with pytest.raises(TypeError, match="cannot be interpreted as an integer"):
         bench.reader.take_many(most)
@@ -164,7 +164,7 @@ def test_how_many_is_an_integer(impl: SimpleNamespace, most: object) -> None:
 
 
 def test_only_what_is_published_is_taken(impl: SimpleNamespace) -> None:
-    """Valid bytes behind the tail are not visible yet; they are seen when the tail moves."""
+    """Valid records behind the tail are not read until the tail moves."""
     bench = Bench(impl, [b"a", b"b", b"c"])
     bench.publish(0)
     assert bench.reader.take() is NOTHING
@@ -175,7 +175,7 @@ def test_only_what_is_published_is_taken(impl: SimpleNamespace) -> None:
 
 
 def test_a_tail_that_moved_is_not_looked_at_until_needed(impl: SimpleNamespace) -> None:
-    """What was known to be published is read without another look; a recovery that moves back makes the reader move."""
+    """A reader reads up to the tail it knows before it loads the tail again, and a recovery makes it move back."""
     bench = Bench(impl, [b"a", b"b"])
     assert bench.reader.take() == b"a"
     bench.publish(9)
@@ -185,7 +185,7 @@ def test_a_tail_that_moved_is_not_looked_at_until_needed(impl: SimpleNamespace) 
 
 
 def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
-    """Never delivered, not counted, and skipped even when nothing follows."""
+    """Control records are skipped and not counted, also when nothing follows them."""
     content = packed_record(b"\x01x", 0, CONTROL_RECORD)
     content += packed_record(b"a", len(content))
     content += packed_record(b"\x01y", len(content), CONTROL_RECORD | BATCH_CONTINUES)
@@ -198,7 +198,7 @@ def test_control_records_are_skipped(impl: SimpleNamespace) -> None:
 
 
 def test_records_of_a_batch_are_messages_like_others(impl: SimpleNamespace) -> None:
-    """That they belong together is the writer's and the recovery's business."""
+    """Records of a batch are read like other messages."""
     content = packed_record(b"a", 0, BATCH_CONTINUES) + packed_record(b"b", 9)
     assert Bench(impl, content=content).reader.take_many(5) == [b"a", b"b"]
 
@@ -207,7 +207,7 @@ def test_records_of_a_batch_are_messages_like_others(impl: SimpleNamespace) -> N
 
 
 def test_items_are_decoded(impl: SimpleNamespace) -> None:
-    """None and NOTHING's own name included: an item can be anything."""
+    """Decoded items can be any object, also None and `NOTHING`."""
     table = {b"n": None, b"i": 5, b"l": []}
     bench = Bench(impl, [b"n", b"i", b"l"], decode=table.__getitem__)
     assert bench.reader.take() is None
@@ -216,7 +216,7 @@ def test_items_are_decoded(impl: SimpleNamespace) -> None:
 
 
 def test_a_payload_that_does_not_decode_is_refused(impl: SimpleNamespace) -> None:
-    """Refuse gets its position, the next one and the reason; the reader stays, and can be moved."""
+    """A payload that does not decode is passed to `refuse` with its position, the next one and the reason."""
     bench = Bench(impl, [b"1", b"x", b"3"], decode=int)
     assert bench.reader.take() == 1
     for _ in range(2):
@@ -233,7 +233,7 @@ def test_a_payload_that_does_not_decode_is_refused(impl: SimpleNamespace) -> Non
 
 
 def test_refuse_must_raise(impl: SimpleNamespace) -> None:
-    """Otherwise there would be an item that is none."""
+    """A `refuse` that returns is an error, because there is no item."""
     bench = Bench(impl, [b"x"])
     reader = impl.Reader(bench.control, None, int, None, None, lambda *arguments: None)
     reader.bind(bench.segment, 0)
@@ -244,7 +244,7 @@ def test_refuse_must_raise(impl: SimpleNamespace) -> None:
 
 
 def test_an_interruption_of_decode_is_not_refused(impl: SimpleNamespace) -> None:
-    """What is not an Exception passes through; the message is delivered again."""
+    """An exception of the decoder that is not an `Exception` passes through, and the message is delivered again."""
     interrupt = True
 
     def decode(payload: bytes) -> bytes:
@@ -277,14 +277,14 @@ def reader_of(impl: SimpleNamespace, payloads: list[bytes], decode: Callable[...
 
 
 def test_each_payload_is_decoded_from_a_buffer_of_its_size(impl: SimpleNamespace) -> None:
-    """Larger and smaller ones in any order."""
+    """Each payload is decoded from a buffer of exactly its size, in any order of sizes."""
     payloads = [random.Random(size).randbytes(size) for size in SIZES]
     reader = reader_of(impl, payloads, lambda payload: (len(memoryview(payload)), bytes(payload)))
     assert [reader.take() for _ in payloads] == list(zip(SIZES, payloads, strict=True))
 
 
 def test_what_a_decoder_keeps_does_not_change(impl: SimpleNamespace) -> None:
-    """A view of the buffer, or the buffer itself, is then its own."""
+    """A view of the buffer that a decoder keeps does not change with the next message."""
     payloads = [bytes([number]) * (5 + number % 3) for number in range(30)]
     views = reader_of(impl, payloads, memoryview).take_many(100)
     things = reader_of(impl, payloads, lambda payload: payload).take_many(100)
@@ -292,12 +292,12 @@ def test_what_a_decoder_keeps_does_not_change(impl: SimpleNamespace) -> None:
 
 
 def test_the_buffer_cannot_be_written(impl: SimpleNamespace) -> None:
-    """A decoder only reads."""
+    """The buffer is read-only for the decoder."""
     assert reader_of(impl, [b"abc"], lambda payload: memoryview(payload).readonly).take() is True
 
 
 def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(impl: SimpleNamespace) -> None:
-    """Refuse may keep it."""
+    """A payload that does not decode from the buffer is passed to `refuse` as bytes."""
     refused: list[tuple[Any, ...]] = []
 
     def refuse(*arguments: Any) -> None:
@@ -315,7 +315,7 @@ def test_a_payload_that_does_not_decode_from_the_buffer_is_refused_as_bytes(impl
 
 
 def test_msgspec_decodes_from_the_buffer(impl: SimpleNamespace) -> None:
-    """Its decoders are called directly; a raw part of a message keeps its bytes."""
+    """The decoders of msgspec are called directly, and raw parts of a message keep their bytes."""
     messages = [{"number": number, "text": "t" * number} for number in range(20)]
     payloads = [msgspec.msgpack.encode(message) for message in messages]
     plain = reader_of(impl, payloads, msgspec.msgpack.Decoder(dict[str, int | str]).decode)
@@ -328,7 +328,7 @@ def test_msgspec_decodes_from_the_buffer(impl: SimpleNamespace) -> None:
 
 
 def test_damage_is_found_in_the_buffer_too(impl: SimpleNamespace) -> None:
-    """The copy is checked, not what was copied."""
+    """The checksum of the copy in the buffer is checked."""
     content = bytearray(packed_records([b"a", b"b"], 0))
     content[17] ^= 1
 
@@ -349,7 +349,9 @@ def test_damage_is_found_in_the_buffer_too(impl: SimpleNamespace) -> None:
 
 @pytest.mark.parametrize("reuse", [False, True])
 def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(impl: SimpleNamespace, reuse: bool) -> None:
-    """Whatever its checksum says; one that has exactly as much is not."""
+    """A record that claims more than the largest payload is damaged, whatever its checksum, and one at the limit is
+    not.
+    """
 
     def damaged(reader: Any, reason: str) -> None:
         raise DamagedError(reason)
@@ -369,7 +371,7 @@ def test_a_record_that_claims_more_than_a_payload_may_have_is_damaged(impl: Simp
 
 
 def test_what_came_before_an_error_is_handed_out(impl: SimpleNamespace) -> None:
-    """The error comes with the next call, and again until the reader is moved."""
+    """Items before an error are returned first, and the next calls raise it until the reader is moved."""
     bench = Bench(impl, [b"1", b"2", b"x", b"4"], decode=int)
     assert bench.reader.take_many(10) == [1, 2]
     assert cursor_of(bench.cursor) == (18, 2)
@@ -381,7 +383,7 @@ def test_what_came_before_an_error_is_handed_out(impl: SimpleNamespace) -> None:
 
 
 def test_what_came_before_damage_is_handed_out(impl: SimpleNamespace) -> None:
-    """So it is where the segment ends and no other follows."""
+    """Items before damage are returned first, also where a segment ends and none follows."""
     bench = Bench(impl, [b"1", b"2", b"3"])
     bench.segment[SEGMENT_HEADER_SIZE + 26] ^= 1
     assert bench.reader.take_many(10) == [b"1", b"2"]
@@ -395,7 +397,7 @@ def test_what_came_before_damage_is_handed_out(impl: SimpleNamespace) -> None:
 
 
 def test_messages_before_an_interruption_are_delivered_again(impl: SimpleNamespace) -> None:
-    """No caller got them, so neither the reader nor its cursor moves."""
+    """Messages before an interruption are delivered again, because neither the reader nor its cursor moved."""
     armed = True
 
     def decode(payload: bytes) -> bytes:
@@ -418,7 +420,7 @@ def test_messages_before_an_interruption_are_delivered_again(impl: SimpleNamespa
 
 
 def test_a_reader_without_a_segment_asks_for_one(impl: SimpleNamespace) -> None:
-    """But only when there is something to read."""
+    """A reader without a segment asks for one when a message is published."""
     bench = Bench(impl, [b"a"], bound=False)
     bench.publish(0)
     assert bench.reader.take() is NOTHING
@@ -430,7 +432,7 @@ def test_a_reader_without_a_segment_asks_for_one(impl: SimpleNamespace) -> None:
 
 
 def test_at_the_end_of_a_segment_the_next_one_is_asked_for(impl: SimpleNamespace) -> None:
-    """Once, where `end` says so, and a batch may span it."""
+    """At the end of a segment the reader asks for the next one once, also within a batch."""
     first, second = packed_records([b"a", b"b"], 0), packed_record(b"c", 18, BATCH_CONTINUES)
     second += packed_record(b"d", 27)
     bench = Bench(impl, content=first, room=100)
@@ -445,7 +447,7 @@ def test_at_the_end_of_a_segment_the_next_one_is_asked_for(impl: SimpleNamespace
 
 
 def test_at_the_end_of_a_segment_nothing_is_asked_before_more_is_published(impl: SimpleNamespace) -> None:
-    """A finished segment whose end is the tail is just the end for now."""
+    """At a tail that is the end of a finished segment the reader does not ask for the next one."""
     bench = Bench(impl, [b"a"])
     bench.segment[SEGMENT_END : SEGMENT_END + 8] = (9).to_bytes(8, "little")
     assert bench.reader.take() == b"a"
@@ -455,7 +457,7 @@ def test_at_the_end_of_a_segment_nothing_is_asked_before_more_is_published(impl:
 
 @pytest.mark.parametrize("remainder", range(17))
 def test_bytes_behind_the_end_of_a_segment_are_not_read(impl: SimpleNamespace, remainder: int) -> None:
-    """However many they are and whatever they look like."""
+    """Bytes behind the end of a segment are not read."""
     content = packed_records([b"a", b"bc"], 0)
     for filler in (b"\x00", b"\xff"):
         bench = Bench(impl, content=content + filler * remainder)
@@ -468,7 +470,7 @@ def test_bytes_behind_the_end_of_a_segment_are_not_read(impl: SimpleNamespace, r
 
 
 def test_a_reader_before_or_behind_its_segment_asks_for_another(impl: SimpleNamespace) -> None:
-    """It never reads outside the one it has."""
+    """A reader that is before or behind its segment asks for another one, and reads nothing outside."""
     for offset in (0, 99, 118, 1000):
         bench = Bench(impl, [b"a", b"b"], begin=100)
         bench.publish(2000)
@@ -479,24 +481,24 @@ def test_a_reader_before_or_behind_its_segment_asks_for_another(impl: SimpleName
 
 
 def test_advance_may_move_the_reader(impl: SimpleNamespace) -> None:
-    """Over a gap that recovery left, for example."""
-    jump = 1 << 40
-    content = packed_record(b"after", jump)
+    """`advance` may move the reader, for example over an offset gap."""
+    gap = 1 << 40
+    content = packed_record(b"after", gap)
     bench = Bench(impl, [b"before"])
     following = new_segment(len(content), content)
 
     def skip_gap(reader: Any) -> None:
-        reader.bind(following, jump)
-        reader.move(jump, reader.sequence)
+        reader.bind(following, gap)
+        reader.move(gap, reader.sequence)
 
     bench.on_advance = skip_gap
-    bench.publish(jump + len(content))
+    bench.publish(gap + len(content))
     assert bench.reader.take_record() == (b"before", 0, 0)
-    assert bench.reader.take_record() == (b"after", jump, 1)
+    assert bench.reader.take_record() == (b"after", gap, 1)
 
 
 def test_a_segment_that_ends_before_its_begin_is_not_read(impl: SimpleNamespace) -> None:
-    """A header that is being rewritten may say anything."""
+    """A segment whose end lies before its begin, as in a header that is being rewritten, is not read."""
     bench = Bench(impl, [b"a"], begin=100)
     bench.segment[SEGMENT_END : SEGMENT_END + 8] = (5).to_bytes(8, "little")
     with pytest.raises(LookupError):
@@ -504,7 +506,7 @@ def test_a_segment_that_ends_before_its_begin_is_not_read(impl: SimpleNamespace)
 
 
 def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
-    """A segment whose end would reach beyond 2**64 is read up to the tail."""
+    """A segment whose end would lie beyond 2**64 is read up to the tail."""
     top = (1 << 64) - 1
     content = packed_record(b"last", top - 12)
     control = new_control(top, 1, top - 12)
@@ -516,7 +518,7 @@ def test_the_last_offsets_there_are(impl: SimpleNamespace) -> None:
 
 
 def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
-    """A shorter one is refused, and what was bound before stays."""
+    """A segment shorter than a header is refused, and the reader keeps the one before."""
     bench = Bench(impl, [b"a"])
     for size in (0, 1, 63):
         with pytest.raises(ValueError, match="segment is shorter than its header"):
@@ -530,7 +532,7 @@ def test_a_segment_must_have_a_header(impl: SimpleNamespace) -> None:
 
 
 def test_read_only_pages_are_enough_for_reading(impl: SimpleNamespace) -> None:
-    """A reader without a cursor writes nothing."""
+    """A reader without a cursor works on read-only pages."""
     bench = Bench(impl, [b"a", b"b"])
     reader = impl.Reader(bytes(bench.control), None, None, None, None, None)
     reader.bind(bytes(bench.segment), 0)
@@ -541,7 +543,7 @@ def test_read_only_pages_are_enough_for_reading(impl: SimpleNamespace) -> None:
 
 
 def test_damage_is_reported_with_its_reason(impl: SimpleNamespace) -> None:
-    """The reader is at the record, and stays there while `damaged` raises."""
+    """Damage is reported with its reason, and the reader stays at the record while `damaged` raises."""
     bench = Bench(impl, [b"a", b"b"])
     bench.segment[SEGMENT_HEADER_SIZE + 17] ^= 1
     assert bench.reader.take() == b"a"
@@ -559,7 +561,7 @@ def test_damage_is_reported_with_its_reason(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_that_damaged_moved_continues(impl: SimpleNamespace) -> None:
-    """It checks again, as often as it takes."""
+    """A reader that `damaged` moves checks the next record, as often as needed."""
     bench = Bench(impl, [b"a", b"b", b"c", b"d"])
     bench.segment[SEGMENT_HEADER_SIZE + 17] ^= 1
     bench.segment[SEGMENT_HEADER_SIZE + 26] ^= 1
@@ -570,7 +572,7 @@ def test_a_reader_that_damaged_moved_continues(impl: SimpleNamespace) -> None:
 
 
 def test_a_record_that_became_valid_is_read(impl: SimpleNamespace) -> None:
-    """A segment that was recycled under the reader is bound again by `damaged`."""
+    """A record that became valid, as in a segment that `damaged` bound again, is read."""
     bench = Bench(impl, [b"old"])
     fresh = new_segment(11, packed_record(b"new", 0))
     bench.segment[SEGMENT_HEADER_SIZE + 8] ^= 1
@@ -580,7 +582,7 @@ def test_a_record_that_became_valid_is_read(impl: SimpleNamespace) -> None:
 
 
 def test_a_zero_filled_page_gives_no_message(impl: SimpleNamespace) -> None:
-    """Even if the tail says that there are some."""
+    """A page of zeros contains no message, although the tail says so."""
     bench = Bench(impl, content=bytes(200))
     with pytest.raises(DamagedError, match="checksum mismatch"):
         bench.reader.take()
@@ -590,7 +592,7 @@ def test_a_zero_filled_page_gives_no_message(impl: SimpleNamespace) -> None:
 
 
 def test_each_take_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
-    """In the slot of its generation; the other keeps what it had."""
+    """Each read stores its position in the slot of the next generation, and the other slot keeps the former one."""
     bench = Bench(impl, [b"a", b"b", b"c"], cursor=new_cursor())
     assert cursor_slots(bench.cursor) == [None, (1, 0, 0)]
     bench.reader.take()
@@ -605,7 +607,7 @@ def test_each_take_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
 
 
 def test_a_move_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
-    """Backwards as well."""
+    """A move is stored in the cursor, also backwards."""
     bench = Bench(impl, [b"a", b"b"])
     bench.reader.take_many(2)
     bench.reader.move(9, 1)
@@ -614,14 +616,14 @@ def test_a_move_is_stored_in_the_cursor(impl: SimpleNamespace) -> None:
 
 
 def test_senders_that_wait_for_capacity_are_woken_by_every_move(impl: SimpleNamespace) -> None:
-    """Once each time they announce that they wait, after the cursor was stored, and only if there is a capacity."""
+    """A move wakes senders that wait for capacity, once each time they announce it, after the cursor was stored."""
     bench = Bench(impl, [b"a"] * 12)
-    told: list[tuple[int, int]] = []
+    notified: list[tuple[int, int]] = []
     expected: list[tuple[int, int]] = []
-    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
+    bench.reader.notify_capacity(lambda: notified.append(cursor_of(bench.cursor)))
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     bench.reader.take()
-    assert told == []  # the cursor is not watched
+    assert notified == []  # the cursor is not watched
     bench.control[CAPACITY_WATCHED] = 1
     for move in (
         bench.reader.take,
@@ -635,29 +637,29 @@ def test_senders_that_wait_for_capacity_are_woken_by_every_move(impl: SimpleName
         expected.append(cursor_of(bench.cursor))
         assert bench.control[CAPACITY_WAKE] & (WAKE_LOOPS | WAKE_THREADS) == 0
         bench.reader.take()  # no sender waits
-    assert told == expected
+    assert notified == expected
 
 
 def test_senders_that_wait_for_capacity_are_woken_by_acks(impl: SimpleNamespace) -> None:
-    """Not by a delivery: that moves nothing."""
+    """An ack wakes senders that wait for capacity, and a delivery does not, because it moves nothing."""
     bench = Bench(impl, [b"a", b"b", b"c"])
-    told: list[tuple[int, int]] = []
+    notified: list[tuple[int, int]] = []
     bench.control[CAPACITY_WATCHED] = 1
-    bench.reader.notify_capacity(lambda: told.append(cursor_of(bench.cursor)))
+    bench.reader.notify_capacity(lambda: notified.append(cursor_of(bench.cursor)))
     bench.reader.track_acks()
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.take()
-    assert told == []
+    assert notified == []
     assert bench.reader.acknowledge(offset, token)
-    assert told == [(9, 1)]
+    assert notified == [(9, 1)]
     bench.control[CAPACITY_WAKE] |= WAKE_LOOPS
     assert bench.reader.ack(1)
-    assert told == [(9, 1), (18, 2)]
+    assert notified == [(9, 1), (18, 2)]
 
 
 def test_an_error_while_waking_loses_no_message(impl: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is reported as an unraisable error; what a signal handler may have raised is raised a little later.
+    """An error while waking is reported as unraisable; what a signal handler may have raised is raised a little later.
 
     The pure implementation does that with Ctrl-C alone.
     """
@@ -693,7 +695,7 @@ def test_an_error_while_waking_loses_no_message(impl: SimpleNamespace, monkeypat
 
 
 def test_a_reader_moves_from_where_it_is_expected(impl: SimpleNamespace) -> None:
-    """And only from there: a reader that has moved on is not moved back."""
+    """A conditional move takes place only if the reader is at the expected position."""
     bench = Bench(impl, [b"a", b"b", b"c"])
     assert bench.reader.move_from(0, 9, 1) is True
     assert cursor_of(bench.cursor) == (9, 1)
@@ -707,7 +709,7 @@ def test_a_reader_moves_from_where_it_is_expected(impl: SimpleNamespace) -> None
 
 @pytest.mark.parametrize("arguments", [(-1, 0, 0), (0, -1, 0), (0, 0, 1 << 64), (0, 1 << 64, 0)])
 def test_a_conditional_move_takes_64_unsigned_bits(impl: SimpleNamespace, arguments: tuple[int, int, int]) -> None:
-    """The reader stays where it was."""
+    """A conditional move refuses numbers beyond 64 unsigned bits, and the reader stays."""
     bench = Bench(impl, [b"a"])
     with pytest.raises(OverflowError, match="value does not fit the word"):
         bench.reader.move_from(*arguments)
@@ -715,7 +717,7 @@ def test_a_conditional_move_takes_64_unsigned_bits(impl: SimpleNamespace, argume
 
 
 def test_a_conditional_move_while_reading_is_refused(impl: SimpleNamespace) -> None:
-    """It is for others; callbacks move."""
+    """A conditional move is refused while the reader decodes or calls back."""
 
     def decode(payload: bytes) -> bytes:
         with pytest.raises(RuntimeError, match="the same thread is already reading"):
@@ -730,7 +732,7 @@ def test_a_conditional_move_while_reading_is_refused(impl: SimpleNamespace) -> N
 
 @pytest.mark.parametrize("generation", [1, 2, 7, 8, (1 << 63) + 1])
 def test_a_cursor_continues_from_the_newest_generation(impl: SimpleNamespace, generation: int) -> None:
-    """The slot that counts is not the one that is filled next."""
+    """A cursor resumes from the slot with the newest generation, and fills the other one next."""
     cursor = new_cursor()
     set_cursor(cursor, generation - 1, 1, 1)
     set_cursor(cursor, generation, 5, 5)
@@ -743,7 +745,7 @@ def test_a_cursor_continues_from_the_newest_generation(impl: SimpleNamespace, ge
 
 @pytest.mark.parametrize("generation", [6, 7])
 def test_a_torn_slot_is_the_next_to_be_filled(impl: SimpleNamespace, generation: int) -> None:
-    """Whatever generation it claims: the only whole slot is never written over."""
+    """A torn slot is filled next, whatever generation it claims, and the only valid slot is kept."""
     for claimed in (generation + 1, generation + 100, generation + 101, 0, (1 << 64) - 1):
         cursor = new_cursor()
         set_cursor(cursor, generation, 5, 5)
@@ -758,13 +760,13 @@ def test_a_torn_slot_is_the_next_to_be_filled(impl: SimpleNamespace, generation:
 
 
 def test_a_cursor_has_the_time(impl: SimpleNamespace) -> None:
-    """Nanoseconds since the epoch, so that a consumer's idleness can be seen."""
+    """Each position in a cursor has a time in nanoseconds since the epoch, from which idleness is computed."""
     bench = Bench(impl)
     assert int.from_bytes(bench.cursor[64 + 24 : 64 + 32], "little") > 1_600_000_000 * 10**9
 
 
 def test_a_cursor_leaves_the_rest_of_its_page_alone(impl: SimpleNamespace) -> None:
-    """The owner's note lies behind the slots."""
+    """Storing a position leaves the rest of the page as it is, such as the owner behind the slots."""
     cursor = bytearray(b"\xcc" * 4096)
     reader = impl.Reader(new_control(), cursor, None, None, None, None)
     for number in range(4):
@@ -774,7 +776,7 @@ def test_a_cursor_leaves_the_rest_of_its_page_alone(impl: SimpleNamespace) -> No
 
 
 def test_a_cursor_must_be_whole_and_writable(impl: SimpleNamespace) -> None:
-    """Shorter ones and read-only ones are refused."""
+    """A cursor that is too short or read-only is refused."""
     for size in (0, 64, 127):
         with pytest.raises(ValueError, match="cursor is too short"):
             impl.Reader(new_control(), bytearray(size), None, None, None, None)
@@ -784,7 +786,7 @@ def test_a_cursor_must_be_whole_and_writable(impl: SimpleNamespace) -> None:
 
 
 def test_a_released_reader_has_nothing_to_take(impl: SimpleNamespace) -> None:
-    """It releases segment and cursor, writes no more, and asks for no other segment."""
+    """A released reader returns nothing, writes nothing, and asks for no segment."""
     bench = Bench(impl, [b"a", b"b"])
     bench.reader.take()
     bench.reader.release()
@@ -802,7 +804,7 @@ def test_a_released_reader_has_nothing_to_take(impl: SimpleNamespace) -> None:
 
 
 def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
-    """A bytearray does not resize and a map does not close while a reader holds it; afterwards they do."""
+    """A bytearray cannot be resized and a map cannot be closed while a reader has it bound."""
     cursor, segment = new_cursor(), mmap.mmap(-1, mmap.PAGESIZE)
     reader = impl.Reader(new_control(), cursor, None, None, None, None)
     reader.bind(segment, 0)
@@ -819,7 +821,7 @@ def test_bound_memory_cannot_move(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_may_lose_its_segment_while_it_decodes(impl: SimpleNamespace) -> None:
-    """The payload was copied before."""
+    """A reader that loses its segment while it decodes returns the message, whose payload was copied before."""
     bench = Bench(impl, [b"a", b"b"], bound=False)
     segment = mmap.mmap(-1, mmap.PAGESIZE)
     segment[: len(bench.segment)] = bytes(bench.segment)
@@ -838,7 +840,7 @@ def test_a_reader_may_lose_its_segment_while_it_decodes(impl: SimpleNamespace) -
 
 
 def test_a_reader_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
-    """Its callbacks are usually methods of the object that holds it."""
+    """A reader whose callbacks refer to its owner is collected with the cycle."""
     bench = Bench(impl, [b"a"])
     alive = weakref.ref(bench)
     del bench
@@ -847,7 +849,7 @@ def test_a_reader_in_a_cycle_is_collected(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
-    """Collecting it releases them, in whatever order the collector takes things apart."""
+    """Collecting a reader in a cycle releases its views, in whatever order the collector clears objects."""
     for _ in range(3):
         bench = Bench(impl, [b"a"])
         bench.views = [memoryview(new_control()), memoryview(new_cursor()), memoryview(new_segment(100))]
@@ -863,7 +865,7 @@ def test_a_reader_in_a_cycle_may_hold_views(impl: SimpleNamespace) -> None:
 
 
 def test_reading_while_reading_is_refused(impl: SimpleNamespace) -> None:
-    """A decode or callback that reads the same reader gets an error, not a deadlock."""
+    """A decoder or callback that reads from the same reader gets an error, and no deadlock."""
     inside: list[type[BaseException]] = []
 
     def decode(payload: bytes) -> bytes:
@@ -883,7 +885,7 @@ def test_reading_while_reading_is_refused(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_is_free_again_after_an_error(impl: SimpleNamespace) -> None:
-    """Of decode, of a callback, or of reading while reading."""
+    """A reader can be used again after an error of the decoder, of a callback or of a nested read."""
     bench = Bench(impl, [b"x"], decode=int)
     for _ in range(3):
         with pytest.raises(RefusedError):
@@ -895,7 +897,7 @@ def test_a_reader_is_free_again_after_an_error(impl: SimpleNamespace) -> None:
 
 
 def test_a_move_while_decoding_does_not_move_the_message(impl: SimpleNamespace) -> None:
-    """The reader ends up behind what it hands out, with the number that follows."""
+    """A reader that is moved while it decodes returns the message, and continues at the new position."""
     bench = Bench(impl, [b"a", b"b"])
 
     def decode(payload: bytes) -> bytes:
@@ -910,7 +912,7 @@ def test_a_move_while_decoding_does_not_move_the_message(impl: SimpleNamespace) 
 
 @pytest.mark.parametrize("arguments", [(-1, 0), (0, -1), (1 << 64, 0), (0, 1 << 64)])
 def test_a_move_takes_64_unsigned_bits(impl: SimpleNamespace, arguments: tuple[int, int]) -> None:
-    """The reader stays where it was."""
+    """A move refuses numbers beyond 64 unsigned bits, and the reader stays."""
     bench = Bench(impl, [b"a"])
     before = bytes(bench.cursor)
     with pytest.raises(OverflowError, match="value does not fit the word"):
@@ -920,7 +922,7 @@ def test_a_move_takes_64_unsigned_bits(impl: SimpleNamespace, arguments: tuple[i
 
 
 def test_threads_share_a_reader(impl: SimpleNamespace) -> None:
-    """Each message is delivered to one thread, in order within each, although decode lets others run."""
+    """Each message is delivered to one thread, in order within each, although decoding lets other threads run."""
     messages = 400
     bench = Bench(impl, [number.to_bytes(2, "big") for number in range(messages)])
     gate = threading.Lock()
@@ -954,7 +956,7 @@ def test_threads_share_a_reader(impl: SimpleNamespace) -> None:
 
 
 def test_a_control_page_must_be_whole(impl: SimpleNamespace) -> None:
-    """Shorter ones and things without bytes are refused."""
+    """A control page that is too short, or not a buffer, is refused."""
     for size in (0, 8, CONTROL_SIZE - 1):
         with pytest.raises(ValueError, match="control page is too short"):
             impl.Reader(bytearray(size), None, None, None, None, None)
@@ -963,7 +965,7 @@ def test_a_control_page_must_be_whole(impl: SimpleNamespace) -> None:
 
 
 def test_a_reader_is_created_completely_or_not_at_all(impl: SimpleNamespace) -> None:
-    """There is no way to call a method of one that was never given its pages."""
+    """A reader cannot be created without its pages, so that no method finds them missing."""
     with pytest.raises((TypeError, AttributeError)):
         impl.Reader.__new__(impl.Reader).take()
     with pytest.raises(TypeError):

@@ -30,7 +30,7 @@ def values(items: list[bytes]) -> list[int]:
 
 
 def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleNamespace) -> None:
-    """Its cursor follows what is handed out."""
+    """A reader that does not track acks has nothing to ack, and its cursor follows every delivery."""
     bench = Bench(impl, [b"a", b"b"])
     reader = bench.reader
     assert reader.take_delivery() == (b"a", 0, 0, 1, 0)
@@ -43,13 +43,13 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
 
 
 def test_holding_begins_once(impl: SimpleNamespace) -> None:
-    """A second time it is a mistake."""
+    """Tracking acks a second time is refused."""
     with pytest.raises(ValueError, match="said before"):
         holding(impl).reader.track_acks()
 
 
 def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
-    """Whichever way they are taken and acknowledged."""
+    """The cursor follows the oldest unacked message, whichever way messages are received and acked."""
     bench = holding(impl)
     reader = bench.reader
     impl.begin_slice()
@@ -67,7 +67,7 @@ def test_the_cursor_follows_the_oldest(impl: SimpleNamespace) -> None:
 
 
 def test_many_are_outstanding(impl: SimpleNamespace) -> None:
-    """More than the first allocation, repeatedly."""
+    """More messages than the first allocation holds can be outstanding, repeatedly."""
     bench = Bench(impl, [b"x"] * 5000)
     bench.reader.track_acks()
     for taken in range(0, 5000, 50):
@@ -80,7 +80,7 @@ def test_many_are_outstanding(impl: SimpleNamespace) -> None:
 
 
 def test_retrying_for_ever_takes_no_memory(impl: SimpleNamespace) -> None:
-    """A message that fails again and again is held once."""
+    """A message that fails again and again uses the memory of one."""
     bench = holding(impl, 2)
     bench.reader.take()
     tracemalloc.start()
@@ -94,7 +94,7 @@ def test_retrying_for_ever_takes_no_memory(impl: SimpleNamespace) -> None:
 
 
 def test_returned_messages_are_delivered_first_and_in_order(impl: SimpleNamespace) -> None:
-    """Also when they are returned out of order, while others are outstanding."""
+    """Returned messages are delivered before new ones in order, also if they are returned out of order."""
     bench = holding(impl)
     taken = [bench.reader.take_delivery() for _ in range(6)]
     for number in (4, 1, 3):
@@ -105,7 +105,7 @@ def test_returned_messages_are_delivered_first_and_in_order(impl: SimpleNamespac
 
 
 def test_what_is_delayed_comes_when_it_is_due(impl: SimpleNamespace) -> None:
-    """Not before, and the earliest is known."""
+    """A delayed message is delivered when it is due and not before, and the earliest time is known."""
     bench = holding(impl, 3)
     taken = [bench.reader.take_delivery() for _ in range(3)]
     dues = (FAR, FAR - 5, 1)
@@ -120,7 +120,7 @@ def test_what_is_delayed_comes_when_it_is_due(impl: SimpleNamespace) -> None:
 
 
 def test_only_the_call_that_delivered_it_acks_it(impl: SimpleNamespace) -> None:
-    """A redelivered message has another token."""
+    """A redelivered message has another token, and only the call with its token acks it."""
     bench = holding(impl)
     _, offset, _, _, token = bench.reader.take_delivery()
     assert not bench.reader.acknowledge(offset, token + 1)
@@ -132,7 +132,7 @@ def test_only_the_call_that_delivered_it_acks_it(impl: SimpleNamespace) -> None:
 
 
 def test_moving_keeps_what_was_before(impl: SimpleNamespace) -> None:
-    """What begins there or later comes anyway."""
+    """A move keeps outstanding messages before the new position; those behind it are delivered in any case."""
     bench = holding(impl)
     bench.reader.take_many(6)
     bench.reader.nack(3)
@@ -146,7 +146,7 @@ def test_moving_keeps_what_was_before(impl: SimpleNamespace) -> None:
 
 
 def test_an_interrupted_batch_is_delivered_again(impl: SimpleNamespace) -> None:
-    """What was new is as if it had not been delivered; redelivered ones are redelivered, and no attempt is counted."""
+    """An interrupted batch is delivered again: new messages as new, redelivered ones with their attempts unchanged."""
     interrupted = True
 
     def decode(payload: bytes) -> bytes:
@@ -165,7 +165,7 @@ def test_an_interrupted_batch_is_delivered_again(impl: SimpleNamespace) -> None:
 
 
 def test_damage_of_a_message_to_be_redelivered_is_an_error(impl: SimpleNamespace) -> None:
-    """At each call; skipped, it is forgotten, and the others are delivered."""
+    """Damage in a message to be redelivered raises at each call; once skipped it is dropped, and the others follow."""
     bench = holding(impl, 5)
     bench.reader.take_many(4)
     bench.reader.nack(3)
@@ -182,7 +182,7 @@ def test_damage_of_a_message_to_be_redelivered_is_an_error(impl: SimpleNamespace
 
 
 def test_a_callback_may_move_beyond_everything(impl: SimpleNamespace) -> None:
-    """As when all of it was dropped: waiting messages are forgotten, and the reader continues there."""
+    """A callback may move the reader beyond all waiting messages, which are dropped then."""
     bench = holding(impl, 6)
     bench.reader.take_many(4)
     bench.reader.nack(3)
@@ -196,7 +196,7 @@ def test_a_callback_may_move_beyond_everything(impl: SimpleNamespace) -> None:
 
 
 def test_what_does_not_decode_any_more_stays(impl: SimpleNamespace) -> None:
-    """It is refused as often as one asks, and nothing moves."""
+    """A redelivered message that does not decode any more is refused at each call, and nothing moves."""
     decodes = True
 
     def decode(payload: bytes) -> bytes:
@@ -216,7 +216,7 @@ def test_what_does_not_decode_any_more_stays(impl: SimpleNamespace) -> None:
 
 
 def test_control_records_do_not_move_the_cursor_past_unacked_messages(impl: SimpleNamespace) -> None:
-    """They are passed when what is before them is acknowledged."""
+    """The cursor passes control records when every message before them is acknowledged."""
     content = packed_record(b"a", 0)
     content += packed_record(b"\1x", len(content), 1 << 30)
     bench = Bench(impl, content=content)
@@ -228,7 +228,7 @@ def test_control_records_do_not_move_the_cursor_past_unacked_messages(impl: Simp
 
 
 def test_a_sealed_channel_is_drained_when_nothing_is_unacked(impl: SimpleNamespace) -> None:
-    """Neither outstanding nor to be redelivered."""
+    """A sealed channel is drained when no message is outstanding or to be redelivered."""
     bench = holding(impl, 1)
     assert not bench.reader.drained
     bench.control[STATE] = STATE_SEALED
@@ -243,7 +243,7 @@ def test_a_sealed_channel_is_drained_when_nothing_is_unacked(impl: SimpleNamespa
 
 
 def test_a_released_reader_acks_nothing(impl: SimpleNamespace) -> None:
-    """Its messages are redelivered to the next owner of the name."""
+    """A released reader cannot ack, and its messages are redelivered to the next owner of the name."""
     bench = holding(impl)
     _, offset, _, _, token = bench.reader.take_delivery()
     bench.reader.release()
@@ -255,7 +255,7 @@ def test_a_released_reader_acks_nothing(impl: SimpleNamespace) -> None:
 
 
 def test_acks_while_another_thread_decodes(impl: SimpleNamespace) -> None:
-    """The one that is being decoded again has no owner yet, and what is acked at the same time is stored."""
+    """An ack while another thread decodes a redelivered message is stored, and that message cannot be acked yet."""
     inside, fast_roll = threading.Event(), threading.Event()
     slow = False
 
@@ -302,7 +302,7 @@ def core_on(impl: SimpleNamespace, bench: Bench) -> tuple[Any, list[object]]:
 
 
 def test_ack_is_done_at_once_if_it_can(impl: SimpleNamespace) -> None:
-    """One, or as many as are said, by position or by name."""
+    """The fast ack acknowledges one or several messages, with a positional or named count."""
     bench = holding(impl)
     receiver, slow = core_on(impl, bench)
     bench.reader.take_many(6)
@@ -313,7 +313,7 @@ def test_ack_is_done_at_once_if_it_can(impl: SimpleNamespace) -> None:
 
 
 def test_an_unusual_ack_takes_the_slow_path(impl: SimpleNamespace) -> None:
-    """Too many, not a number, or detached: the slow path raises."""
+    """An ack of too many, of no number, or of a detached receiver takes the slow path, which raises."""
     bench = holding(impl)
     receiver, slow = core_on(impl, bench)
     bench.reader.take()
@@ -330,7 +330,7 @@ def test_an_unusual_ack_takes_the_slow_path(impl: SimpleNamespace) -> None:
 
 
 def test_the_last_ack_of_a_sealed_channel_is_reported(impl: SimpleNamespace) -> None:
-    """A waiter for the end is to be woken."""
+    """The last ack of a sealed channel is reported, so that waiters for its end are woken."""
     bench = holding(impl, 2)
     receiver, slow = core_on(impl, bench)
     bench.reader.take_many(2)
@@ -342,7 +342,7 @@ def test_the_last_ack_of_a_sealed_channel_is_reported(impl: SimpleNamespace) -> 
 
 
 def test_the_outlook_is_where_the_cursor_moves_if_all_is_acked(impl: SimpleNamespace) -> None:
-    """Before what is redelivered behind it; there is none if something older is redelivered."""
+    """The outlook is the position after an ack of everything, and None if an older message is to be redelivered."""
     bench = holding(impl)
     reader = bench.reader
     assert reader.outlook() == (0, 0, 0)
@@ -359,7 +359,7 @@ def test_the_outlook_is_where_the_cursor_moves_if_all_is_acked(impl: SimpleNames
 
 
 def test_everything_before_an_offset_is_acked(impl: SimpleNamespace) -> None:
-    """Whatever happened to it; what is to be redelivered behind it still is."""
+    """Everything before an offset is acked in any state; later messages to be redelivered still are."""
     bench = holding(impl)
     reader = bench.reader
     assert values(reader.take_many(6)) == [0, 1, 2, 3, 4, 5]
@@ -375,7 +375,7 @@ def test_everything_before_an_offset_is_acked(impl: SimpleNamespace) -> None:
 
 
 def test_everything_outstanding_is_returned_uncounted(impl: SimpleNamespace) -> None:
-    """In order, and what was nacked before keeps its count."""
+    """All outstanding messages are returned in order and uncounted, and earlier nacks keep their count."""
     reader = holding(impl).reader
     assert values(reader.take_many(3)) == [0, 1, 2]
     assert reader.nack(1)
@@ -385,7 +385,7 @@ def test_everything_outstanding_is_returned_uncounted(impl: SimpleNamespace) -> 
 
 
 def test_only_a_reader_that_tracks_acks_has_an_outlook(impl: SimpleNamespace) -> None:
-    """Others, and released ones, have nothing to ack or to return."""
+    """A reader that does not track acks, or was released, has no outlook, and nothing to ack or return."""
     bench = Bench(impl, [b"a", b"b"])
     assert (bench.reader.take(), bench.reader.outlook()) == (b"a", None)
     bench.reader.acknowledge_before(FAR)

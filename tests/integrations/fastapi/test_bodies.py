@@ -75,7 +75,7 @@ async def post(path: str, content: object) -> httpx.Response:
 
 
 async def test_a_body_becomes_what_it_says() -> None:
-    """Structs in Structs, unions by their tags, and Structs in models; and back again."""
+    """A request body becomes Structs, unions by their tags and models, and a response turns them back into JSON."""
     order = {"type": "order", "id": 1, "lines": [{"sku": "pen", "parts": []}]}
     assert (await post("/orders", order)).json() == order
     assert (await post("/messages", order)).json() == "Order"
@@ -92,7 +92,7 @@ async def test_a_body_becomes_what_it_says() -> None:
     ],
 )
 async def test_what_does_not_fit_gets_a_422(content: object, reason: str) -> None:
-    """In the format of FastAPI's own errors, with the location of each."""
+    """A body that does not fit gets a 422 in the format of FastAPI's errors, with the location of each."""
     response = await post("/orders", content)
     assert response.status_code == 422
     [error] = response.json()["detail"]
@@ -162,7 +162,7 @@ async def post_raw(directory: Path, path: str, *bodies: bytes) -> list[httpx.Res
 )
 @pytest.mark.parametrize("path", ["/boxes", "/parcels"])
 async def test_what_no_channel_can_store_gets_a_422(path: str, content: bytes, reason: str, tmp_path: Path) -> None:
-    """Also where FastAPI could not repeat the input in its response."""
+    """A body that no channel can store gets a 422, also where FastAPI could not repeat the input in its response."""
     [response] = await post_raw(tmp_path, path, content if path == "/boxes" else b'{"box":%b}' % content)
     assert response.status_code == 422
     [error] = response.json()["detail"]
@@ -172,13 +172,13 @@ async def test_what_no_channel_can_store_gets_a_422(path: str, content: bytes, r
 
 @pytest.mark.parametrize("content", [b'"\xff"', b"\xff", b"[" * 100_000 + b"]" * 100_000, b"9" * 5000, b"{"])
 async def test_what_is_not_json_is_an_error_of_the_client(content: bytes, tmp_path: Path) -> None:
-    """FastAPI refuses it with a status of its own, before the type is looked at."""
+    """A body that is not JSON gets the status that FastAPI has for it."""
     [response] = await post_raw(tmp_path, "/boxes", content)
     assert response.status_code in (400, 422)
 
 
 async def test_a_large_number_fits_where_it_is_a_float(tmp_path: Path) -> None:
-    """JavaScript writes 1e20 without an exponent."""
+    """A float field accepts a large number without an exponent, as JavaScript writes it."""
     [response] = await post_raw(tmp_path, "/boxes", b'{"size":100000000000000000000}')
     assert response.status_code == 200
 
@@ -197,7 +197,7 @@ async def echo_all(shelf: list[Parcel]) -> list[Parcel]:
 
 @pytest.mark.parametrize(("start", "end"), [(b"[", b"]"), (b'{"a":', b"}")])
 async def test_every_body_that_is_accepted_can_be_answered_with(start: bytes, end: bytes, tmp_path: Path) -> None:
-    """A body that is nested more deeply than a response may be gets the status 422, not 500."""
+    """A body that is nested more deeply than a response can be gets a 422, not a 500."""
     bodies = [b'{"content":%b1%b}' % (start * depth, end * depth) for depth in (1, 126, 127, 128, 250, 260, 900)]
     answers = await post_raw(tmp_path, "/echo", *bodies)
     assert [answer.status_code for answer in answers] == [200, 200, 200, 422, 422, 422, 422]
@@ -221,7 +221,7 @@ def random_json(rng: random.Random, depth: int = 4) -> bytes:
 
 
 async def test_no_body_is_an_error_of_the_server(tmp_path: Path, rng: random.Random) -> None:
-    """Random bodies are stored, or get a 422: an exception in the app would be raised here."""
+    """Every random body is stored or gets a 422, and no exception reaches the server."""
     bodies = [
         rng.choice([b'{"content":%b,"names":{"a":%b}}' % (random_json(rng), random_json(rng)), random_json(rng)])
         for _ in range(300)
@@ -231,7 +231,7 @@ async def test_no_body_is_an_error_of_the_server(tmp_path: Path, rng: random.Ran
 
 
 async def test_the_schema_is_documented() -> None:
-    """In one piece, also if a type contains itself."""
+    """The OpenAPI document has the schema of message types, also of recursive ones."""
     document = app.openapi()
     schema = document["paths"]["/orders"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["required"] == ["type", "id"]

@@ -28,7 +28,7 @@ class Order(msgspec.Struct):
 
 
 async def test_channels_are_open_while_the_app_runs(tmp_path: Path) -> None:
-    """Dependencies give the sender and the channel; before and after, an error says what is missing."""
+    """Dependencies return sender and channel while the app runs, and raise before and afterwards."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
     app = FastAPI(lifespan=channels.lifespan)
@@ -60,7 +60,7 @@ async def test_channels_are_open_while_the_app_runs(tmp_path: Path) -> None:
 
 
 async def test_a_lifespan_of_ones_own_enters_that_of_the_channels(tmp_path: Path) -> None:
-    """Also in an included router; what it yields stays as it is."""
+    """A lifespan of the user's enters that of the channels, also in an included router, and its state is kept."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
 
@@ -78,7 +78,7 @@ async def test_a_lifespan_of_ones_own_enters_that_of_the_channels(tmp_path: Path
 
 
 async def test_what_cannot_be_opened_closes_the_rest(tmp_path: Path) -> None:
-    """The app does not start, and nothing stays open."""
+    """If a channel cannot be opened the app does not start, and nothing stays open."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
     channels.add("file", Order)
@@ -91,7 +91,7 @@ async def test_what_cannot_be_opened_closes_the_rest(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_the_body_is_raised_as_it_is(tmp_path: Path) -> None:
-    """Not in a group of errors, and after the handlers have ended."""
+    """An error of the body is raised as it is, after the handlers have ended."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
     orders.handler("billing")(lambda order: None)
@@ -101,7 +101,7 @@ async def test_an_error_of_the_body_is_raised_as_it_is(tmp_path: Path) -> None:
 
 
 async def test_wrong_arguments_are_refused_where_they_are(tmp_path: Path) -> None:
-    """When the app is imported, not when it starts."""
+    """Wrong arguments are refused when the app is imported, not when it starts."""
     channels = Channels(tmp_path)
     with pytest.raises(TypeError, match="cannot be a message type"):
         channels.add("orders", anyio.Lock)
@@ -122,7 +122,7 @@ async def test_wrong_arguments_are_refused_where_they_are(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("wrong", [3, None, b"data"])
 async def test_a_directory_that_is_not_a_path_is_refused_at_once(tmp_path: Path, wrong: object) -> None:
-    """Given or set later, and so is the path of a channel."""
+    """A directory that is not a path is refused when it is given or set."""
     for wrongly in (
         lambda: Channels(wrong),  # type: ignore[arg-type]
         lambda: setattr(Channels(tmp_path), "directory", wrong),
@@ -147,7 +147,7 @@ async def test_a_directory_that_is_not_a_path_is_refused_at_once(tmp_path: Path,
     ],
 )
 async def test_a_path_that_cannot_be_added_is_refused_at_once(tmp_path: Path, path: str, reason: str) -> None:
-    """One that leaves the directory, or belongs to a channel already, which would be opened twice."""
+    """A channel whose path leaves the directory, or belongs to another channel, is refused when it is added."""
     channels = Channels(tmp_path / "data")
     channels.add("orders", Order)
     with pytest.raises(ValueError, match=reason):
@@ -158,7 +158,7 @@ async def test_a_path_that_cannot_be_added_is_refused_at_once(tmp_path: Path, pa
 
 
 async def test_a_channel_can_be_strict_about_its_owner(tmp_path: Path) -> None:
-    """As `open_channel` can, and so can the two channels of tasks: the app does not start."""
+    """With `strict_owner` the app does not start if a channel, also one of tasks, belongs to another user."""
     for name in ("orders", "tasks", "tasks-dead"):
         (tmp_path / name).mkdir()
         (tmp_path / name).chmod(0o777)
@@ -174,14 +174,14 @@ async def test_a_channel_can_be_strict_about_its_owner(tmp_path: Path) -> None:
 
 
 async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
-    """Async or not, each name gets every message; handlers that run when the app ends complete."""
+    """Async and plain handlers run beside the app, each name gets every message, and running handlers complete."""
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
-    billed, packed, begun = [], [], anyio.Event()
+    billed, packed, handling = [], [], anyio.Event()
 
     @orders.handler("billing")
     async def bill(order: Order) -> None:
-        begun.set()
+        handling.set()
         await anyio.sleep(0.01)
         billed.append(order.id)
 
@@ -191,20 +191,20 @@ async def test_handlers_run_beside_the_app(tmp_path: Path) -> None:
 
     async with channels.lifespan():
         await (await orders.sender()).send(Order(1))
-        await begun.wait()
+        await handling.wait()
         await (await orders.channel()).join("packing")
     assert (billed, packed) == ([1], [1])
 
 
 async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> None:
-    """Channels are closed when every handler has ended, in whatever order they were declared."""
+    """A handler that runs when the app ends can still send, because channels close after every handler."""
     channels = Channels(tmp_path)
     before, orders, after = (channels.add(name, Order) for name in ("before", "orders", "after"))
-    begun, over = anyio.Event(), anyio.Event()
+    handling, over = anyio.Event(), anyio.Event()
 
     @orders.handler("billing")
     async def bill(order: Order) -> None:
-        begun.set()
+        handling.set()
         await over.wait()
         for channel in (before, after):
             await (await channel.sender()).send(order)
@@ -217,7 +217,7 @@ async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> 
 
         async with channels.lifespan():
             await (await orders.sender()).send(Order(1))
-            await begun.wait()
+            await handling.wait()
             tasks.start_soon(end_later)
     async with channels.lifespan():
         for channel in (before, after):
@@ -226,7 +226,7 @@ async def test_a_handler_that_runs_at_the_end_may_still_send(tmp_path: Path) -> 
 
 
 async def test_messages_wait_for_a_process_that_serves(tmp_path: Path) -> None:
-    """With `serve=False` nothing is handled, and nothing is lost."""
+    """With `serve=False` no message is handled, and none is lost."""
     handled = []
     for serve in (False, True):
         channels = Channels(tmp_path, serve=serve)
@@ -241,7 +241,7 @@ async def test_messages_wait_for_a_process_that_serves(tmp_path: Path) -> None:
 
 
 async def test_a_dead_letter_is_sent_to_another_channel(tmp_path: Path) -> None:
-    """The dead-letter channel is one of the app's."""
+    """A dead letter is sent to another channel of the app."""
     channels = Channels(tmp_path)
     orders, dead = channels.add("orders", Order), channels.add("dead", DeadLetter)
 
@@ -259,7 +259,7 @@ async def test_a_dead_letter_is_sent_to_another_channel(tmp_path: Path) -> None:
 async def test_a_service_that_fails_is_restarted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The app keeps running, the log gives the reason, and the message is retried."""
+    """A service that fails is restarted and its message retried, with the reason in the log."""
     monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
     channels = Channels(tmp_path)
     orders = channels.add("orders", Order)
@@ -282,7 +282,7 @@ async def test_a_service_that_fails_is_restarted(
 
 
 async def test_without_a_group_one_serves_and_others_stand_by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The name has one owner; when that process ends, another one takes over."""
+    """Without a group one process owns the name and serves; when it ends another one takes over."""
     monkeypatch.setattr("filechannel.integrations.fastapi.services._SHORTEST_PAUSE", 0.001)
     handled: list[tuple[str, int]] = []
     apps = []
@@ -314,7 +314,7 @@ async def test_without_a_group_one_serves_and_others_stand_by(tmp_path: Path, mo
 
 
 def test_without_the_extra_the_import_names_it() -> None:
-    """`ImportError` says what to install."""
+    """Without the extra the import raises an `ImportError` that says what to install."""
     code = "import sys; sys.modules['fastapi'] = None; import filechannel.integrations.fastapi"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert "pip install 'filechannel[fastapi]'" in done.stderr.splitlines()[-1]

@@ -45,7 +45,7 @@ class Shop:
 
 
 async def test_a_new_client_gets_what_comes_from_now_on(tmp_path: Path) -> None:
-    """Without an id it begins behind the newest message; `?since=earliest` is everything."""
+    """A new client gets the messages sent from then on, and with `?since=earliest` all of them."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(1, 2)
@@ -57,7 +57,7 @@ async def test_a_new_client_gets_what_comes_from_now_on(tmp_path: Path) -> None:
 
 
 async def test_a_client_resumes_behind_the_last_event_it_had(tmp_path: Path) -> None:
-    """The id of an event, as a header or a parameter, selects the next one, also after a restart."""
+    """A client that sends the id of its last event, as header or parameter, gets the next one, also after a restart."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(1, 2)
@@ -73,7 +73,7 @@ async def test_a_client_resumes_behind_the_last_event_it_had(tmp_path: Path) -> 
 
 
 async def test_a_client_that_had_no_event_yet_misses_none(tmp_path: Path) -> None:
-    """The stream begins with an id: a client that disconnects before the first event resumes at the same position."""
+    """A stream begins with an id, so that a client without an event resumes at the same position."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
@@ -85,7 +85,7 @@ async def test_a_client_that_had_no_event_yet_misses_none(tmp_path: Path) -> Non
 
 
 async def test_silence_is_filled(tmp_path: Path) -> None:
-    """While nothing is sent the stream has a comment, with the id at which to resume."""
+    """While nothing is sent the stream has comments, with the id at which to resume."""
     shop = Shop(tmp_path, heartbeat=0.01)
     async with running(shop.channels, shop.app), shop.stream().open() as stream:
         begin = await stream.next()
@@ -114,7 +114,7 @@ async def test_silence_is_filled(tmp_path: Path) -> None:
 )
 @pytest.mark.parametrize("place", ["header", "query"])
 async def test_an_unknown_id_is_refused(text: str, place: str, tmp_path: Path) -> None:
-    """An id that is not one of this channel gets the status 400."""
+    """An id that is not one of this channel gets a 400."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app) as client:
         await shop.send(1, 2)
@@ -129,7 +129,7 @@ async def test_an_unknown_id_is_refused(text: str, place: str, tmp_path: Path) -
 
 
 async def test_reclaimed_messages_are_reported(tmp_path: Path) -> None:
-    """A stream with the id of a reclaimed message resumes with the oldest, and says how many were missed."""
+    """A stream that resumes at a reclaimed message begins with the oldest one, and reports how many were missed."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
@@ -146,7 +146,7 @@ async def test_reclaimed_messages_are_reported(tmp_path: Path) -> None:
 
 
 async def test_an_overtaken_client_gets_the_count(tmp_path: Path) -> None:
-    """Messages that are reclaimed before a slow client gets them are counted in its stream."""
+    """The stream of a slow client counts messages that were reclaimed before it got them."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(*range(20_000))
@@ -162,7 +162,7 @@ async def test_an_overtaken_client_gets_the_count(tmp_path: Path) -> None:
 
 
 async def test_an_undecodable_message_is_reported_and_skipped(tmp_path: Path) -> None:
-    """A message of another type is a separate event, and the messages after it follow."""
+    """An undecodable message becomes an event `undecodable`, and later messages follow."""
     shop = Shop(tmp_path)
     wrong = Channels(tmp_path)
     anything = wrong.add("orders", object)
@@ -184,7 +184,7 @@ async def test_an_undecodable_message_is_reported_and_skipped(tmp_path: Path) ->
 
 
 async def test_a_sealed_channel_has_an_end(tmp_path: Path) -> None:
-    """The last event says so, and a client that reconnects gets a status that ends its retries."""
+    """The stream of a sealed channel ends with an event, and a client that reconnects gets a 204."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(1)
@@ -199,7 +199,7 @@ async def test_a_sealed_channel_has_an_end(tmp_path: Path) -> None:
 
 
 async def test_streams_can_be_ended(tmp_path: Path) -> None:
-    """For a server that is stopped without a signal: those that run end, and those that begin too."""
+    """Streams can be ended without a signal, those that run and those that begin later."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         async with shop.stream().open() as stream:
@@ -216,7 +216,7 @@ async def test_streams_can_be_ended(tmp_path: Path) -> None:
 
 
 async def test_a_stream_keeps_nothing_after_its_client_disconnects(tmp_path: Path) -> None:
-    """Neither a receiver nor a consumer is left, and no data is held back."""
+    """After its client disconnected a stream keeps no receiver, consumer or data."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         channel = await shop.channel()
@@ -228,7 +228,7 @@ async def test_a_stream_keeps_nothing_after_its_client_disconnects(tmp_path: Pat
 
 
 async def test_an_endpoint_chooses_what_is_shown(tmp_path: Path) -> None:
-    """`map` leaves messages out and changes others; ids continue across those that were left out."""
+    """The `map` of an endpoint can drop and change messages, and ids continue across dropped ones."""
     shop = Shop(tmp_path, event="order")
 
     @shop.app.get("/even", response_class=EventStream)
@@ -247,7 +247,7 @@ async def test_an_endpoint_chooses_what_is_shown(tmp_path: Path) -> None:
 
 
 async def test_an_error_of_what_is_shown_ends_the_stream(tmp_path: Path) -> None:
-    """It is raised as it is, for the server to log, and leaves no receiver behind."""
+    """An error of `map` ends the stream, is raised for the server to log, and leaves no receiver."""
     shop = Shop(tmp_path)
 
     @shop.app.get("/broken", response_class=EventStream)
@@ -265,7 +265,7 @@ async def test_an_error_of_what_is_shown_ends_the_stream(tmp_path: Path) -> None
 
 
 async def test_a_slow_client_is_not_read_ahead_of(tmp_path: Path) -> None:
-    """A client that does not read holds no more than a chunk in memory, and nothing after it disconnects."""
+    """A stream keeps at most one chunk in memory for a client that does not read, and nothing after it disconnects."""
     shop = Shop(tmp_path)
     async with running(shop.channels, shop.app):
         await shop.send(*range(20_000))
@@ -279,6 +279,6 @@ async def test_a_slow_client_is_not_read_ahead_of(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("wrong", [{"start": "middle"}, {"heartbeat": 0}, {"event": ""}, {"event": "a\nb"}])
 async def test_wrong_arguments_are_refused(wrong: dict[str, object], tmp_path: Path) -> None:
-    """Where the stream is declared, not at the first request."""
+    """Wrong arguments are refused where the stream is declared, not at the first request."""
     with pytest.raises((TypeError, ValueError), match=next(iter(wrong))):
         Shop(tmp_path).orders.events(**wrong)  # type: ignore[arg-type]

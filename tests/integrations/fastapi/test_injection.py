@@ -45,7 +45,7 @@ def streamed(server: Server, path: str) -> list[Event]:
 
 
 def test_raw_fields_are_values_of_their_event(tmp_path: Path, rng: random.Random) -> None:
-    """Behind a real server, each message is one event whose data is one JSON value, whatever its raw field has."""
+    """Behind a real server each message is one event with one JSON value, whatever its raw field contains."""
     values = [FORGED, [FORGED], 10, 13, 49, *(random_value(rng) for _ in range(100))]
     with Server(tmp_path, 1, APP, DIRECTORY) as server:
         for number, value in enumerate(values):
@@ -67,7 +67,7 @@ def test_raw_fields_are_values_of_their_event(tmp_path: Path, rng: random.Random
 
 
 def test_a_raw_field_that_is_not_a_value_does_not_end_the_stream(tmp_path: Path) -> None:
-    """An event `undecodable` is sent instead, and the messages after it are sent."""
+    """A raw field that is not JSON becomes an event `undecodable`, and later messages are sent."""
     with Server(tmp_path, 1, APP, DIRECTORY) as server:
         for raw in (b"1", b'"\xff"', b"3"):
             text = b'{"number":0,"content":%b}' % raw

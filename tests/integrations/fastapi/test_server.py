@@ -50,7 +50,7 @@ def order_until_killed(server: Server, numbers: Iterator[int]) -> list[int]:
 
 
 def test_what_was_answered_before_a_kill_is_done_after_the_restart(tmp_path: Path) -> None:
-    """Orders and tasks that got a 2xx are processed, and a client of the stream has every order once."""
+    """After a server was killed, acknowledged orders and tasks are processed, and a stream has every order once."""
     accepted: list[int] = []
     numbers, listener = count(), Listener("/events?since=earliest", id_of)
     for _ in range(2):
@@ -96,7 +96,7 @@ def test_a_client_that_disconnects_ends_its_stream(tmp_path: Path) -> None:
     PURE, reason="the pure implementation has no compare-and-swap: a process has the channel for itself"
 )
 def test_workers_share_the_work_and_survive_one_another(tmp_path: Path) -> None:
-    """Two workers send and handle side by side; what one had when it was killed is done by the other."""
+    """Two workers send and handle messages, and the survivor handles what a killed one had."""
     with Server(tmp_path, workers=2) as server, ThreadPoolExecutor(4) as pool:
         first = list(pool.map(server.place, range(60)))
         os.kill(server.ask("/pid"), signal.SIGKILL)

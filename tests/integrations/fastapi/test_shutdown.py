@@ -31,19 +31,19 @@ def received() -> Iterator[list[int]]:
 
 
 async def test_an_earlier_signal_handler_is_called_too(received: list[int]) -> None:
-    """The server gets its signals as before, and is the only handler again when the app has ended."""
-    told = anyio.Event()
+    """A signal handler that was installed before the app is called too, and is restored when the app ends."""
+    notified = anyio.Event()
     listener = signal.getsignal(signal.SIGTERM)
-    with notified_of_stop(told.set):
+    with notified_of_stop(notified.set):
         signal.raise_signal(signal.SIGTERM)
         with anyio.fail_after(30):
-            await told.wait()
+            await notified.wait()
     assert received == [signal.SIGTERM]
     assert signal.getsignal(signal.SIGTERM) is listener
 
 
 async def test_two_apps_in_a_process_both_get_the_signal(received: list[int]) -> None:
-    """One listener calls the other."""
+    """Of two apps in one process both are notified of a signal."""
     first, second = anyio.Event(), anyio.Event()
     with notified_of_stop(first.set), notified_of_stop(second.set):
         signal.raise_signal(signal.SIGTERM)
@@ -54,7 +54,7 @@ async def test_two_apps_in_a_process_both_get_the_signal(received: list[int]) ->
 
 
 def test_a_loop_that_is_over_does_not_keep_a_signal_from_others(received: list[int]) -> None:
-    """A caller that keeps a listener longer than its app, and calls it, reaches the handlers before it."""
+    """A signal listener that outlives its app still calls the earlier handlers."""
 
     async def be_kept() -> object:
         with notified_of_stop(lambda: None):
@@ -68,7 +68,7 @@ def test_a_loop_that_is_over_does_not_keep_a_signal_from_others(received: list[i
 
 
 def test_an_app_may_run_in_any_thread(tmp_path: Path) -> None:
-    """There it does not touch the signals, which only the main thread may."""
+    """An app in a thread other than the main one does not install a signal handler."""
     before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     during = []
 

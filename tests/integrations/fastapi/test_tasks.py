@@ -101,7 +101,7 @@ async def letters(queue: TaskQueue) -> list[DeadLetter]:
 
 
 async def test_a_call_is_made_as_it_was_added(tmp_path: Path) -> None:
-    """Arguments of every kind come back by the hints of the function, models of pydantic too."""
+    """A task is called with the arguments it was added with, converted by the hints of the function."""
     channels, queue = make(tmp_path)
     customer = Customer(name="Ann", since=datetime(2020, 1, 2, tzinfo=UTC))
     async with running(channels):
@@ -117,7 +117,7 @@ async def test_a_call_is_made_as_it_was_added(tmp_path: Path) -> None:
 
 
 async def test_calls_are_stored_before_the_response_is_sent(tmp_path: Path) -> None:
-    """When the first byte of the response is sent, every added call is in the channel."""
+    """When the first byte of the response is sent every added task is in the channel."""
     channels, queue = make(tmp_path, serve=False)
     app, stored = FastAPI(), []
 
@@ -142,7 +142,7 @@ async def test_calls_are_stored_before_the_response_is_sent(tmp_path: Path) -> N
 
 @pytest.mark.parametrize("error", [HTTPException(409), RuntimeError("broken")])
 async def test_nothing_is_stored_if_the_endpoint_fails(error: Exception, tmp_path: Path) -> None:
-    """A request that fails for the client has no effect."""
+    """A request that fails stores no task."""
     channels, queue = make(tmp_path, serve=False)
     app = FastAPI()
 
@@ -159,7 +159,7 @@ async def test_nothing_is_stored_if_the_endpoint_fails(error: Exception, tmp_pat
 
 
 async def test_what_cannot_be_stored_is_not_answered_as_if(tmp_path: Path) -> None:
-    """The client gets an error when its tasks could not be stored, although the endpoint has returned."""
+    """If its tasks cannot be stored the client gets an error, although the endpoint has returned."""
     channels, queue = make(tmp_path, serve=False)
     app = FastAPI()
 
@@ -175,7 +175,7 @@ async def test_what_cannot_be_stored_is_not_answered_as_if(tmp_path: Path) -> No
 
 
 async def test_a_request_that_is_cancelled_stores_nothing(tmp_path: Path) -> None:
-    """Neither some of its tasks nor all: no client was answered."""
+    """A cancelled request stores none of its tasks."""
     channels, queue = make(tmp_path, serve=False)
     app, added = FastAPI(), anyio.Event()
 
@@ -194,7 +194,7 @@ async def test_a_request_that_is_cancelled_stores_nothing(tmp_path: Path) -> Non
 
 
 async def test_calls_wait_for_a_process_that_serves(tmp_path: Path) -> None:
-    """What was stored by a process that only accepts is run by the next one that serves."""
+    """Tasks that a process stored without serving are run by the next process that serves."""
     channels, queue = make(tmp_path, serve=False)
     async with running(channels), queue.collecting() as tasks:
         tasks.add_task(deliver, Order(1), Address("Elm"))
@@ -205,7 +205,7 @@ async def test_calls_wait_for_a_process_that_serves(tmp_path: Path) -> None:
 
 
 async def test_a_call_that_fails_becomes_a_dead_letter(tmp_path: Path) -> None:
-    """After the attempts of the policy it is a dead letter, which can be redriven."""
+    """A task that fails becomes a dead letter after the attempts of the policy, and can be redriven."""
     channels, queue = make(tmp_path)
     async with running(channels):
         async with queue.collecting() as tasks:
@@ -217,7 +217,7 @@ async def test_a_call_that_fails_becomes_a_dead_letter(tmp_path: Path) -> None:
 
 
 async def test_a_call_of_a_missing_function_is_a_dead_letter_at_once(tmp_path: Path) -> None:
-    """A call of a function that this version of the app does not have is not retried."""
+    """A task whose function does not exist in this version of the app becomes a dead letter at once."""
     channels, queue = make(tmp_path, serve=False)
     async with running(channels), queue.collecting() as tasks:
         tasks.add_task(fail, Order(5))
@@ -258,7 +258,7 @@ async def with_default(order: Order, box: int = 3) -> None:
 async def test_a_function_that_takes_other_arguments_is_a_dead_letter(
     function: Callable[..., object], reason: str, tmp_path: Path
 ) -> None:
-    """The letter says what does not fit."""
+    """A task whose arguments the function does not take any more becomes a dead letter with the reason."""
     channels, queue = make(tmp_path, serve=False)
     async with running(channels), queue.collecting() as tasks:
         tasks.add_task(fail, Order(5))
@@ -274,7 +274,7 @@ async def test_a_function_that_takes_other_arguments_is_a_dead_letter(
 
 
 async def test_a_function_may_get_more_parameters_with_defaults(tmp_path: Path) -> None:
-    """Calls that were stored before that are made."""
+    """A stored task runs although the function got more parameters with defaults."""
     channels, queue = make(tmp_path, serve=False)
     async with running(channels), queue.collecting() as tasks:
         tasks.add_task(fail, Order(5))
@@ -298,7 +298,7 @@ async def test_a_function_may_get_more_parameters_with_defaults(tmp_path: Path) 
     ],
 )
 async def test_only_registered_functions_are_added(function: Callable[[], object], reason: str, tmp_path: Path) -> None:
-    """What could not be found again after a restart is refused where it is added, with the reason."""
+    """Adding a function that is not registered is refused with the reason."""
     channels, queue = make(tmp_path)
     async with running(channels):
         async with queue.collecting() as tasks:
@@ -307,7 +307,7 @@ async def test_only_registered_functions_are_added(function: Callable[[], object
 
 
 async def test_arguments_are_checked_where_they_are_added(tmp_path: Path) -> None:
-    """Arguments that the function does not take, of another type, or that cannot be stored."""
+    """Adding a task with wrong, mistyped or unstorable arguments is refused."""
     channels, queue = make(tmp_path)
     async with running(channels):
         async with queue.collecting() as tasks:
@@ -323,7 +323,7 @@ async def test_arguments_are_checked_where_they_are_added(tmp_path: Path) -> Non
 
 
 async def test_what_can_be_a_task(tmp_path: Path) -> None:
-    """A function at the top level of a module, with hints for its arguments, under a name of its own."""
+    """A task function must be at the top level of a module, with hints for its arguments and a unique name."""
     _, queue = make(tmp_path)
 
     def inner() -> None:

@@ -52,7 +52,7 @@ def _names(path: Path) -> list[str]:
 
 
 def test_only_finished_segments_on_disk_are_candidates(path: Path, background: Background) -> None:
-    """Neither the one that is written to, nor what a checkpoint does not cover."""
+    """The active segment, and segments beyond the checkpoint, are not candidates for compression."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         assert _candidates(store) == []
@@ -64,7 +64,7 @@ def test_only_finished_segments_on_disk_are_candidates(path: Path, background: B
 
 
 def test_what_may_not_be_on_disk_can_be_compressed(path: Path) -> None:
-    """A flush has failed: what can be read is written again, and that is on disk."""
+    """A segment whose flush failed can be compressed, because its readable content is written again."""
     files = FaultyFiles()
     with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
@@ -75,7 +75,7 @@ def test_what_may_not_be_on_disk_can_be_compressed(path: Path) -> None:
 
 
 def test_a_reclaimed_segment_is_not_a_candidate(path: Path) -> None:
-    """Nor is one that another process has compressed already."""
+    """A segment that was reclaimed, or compressed by another process, is not a candidate."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -87,7 +87,7 @@ def test_a_reclaimed_segment_is_not_a_candidate(path: Path) -> None:
 
 
 def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
-    """After offsets were left out the next name is not the end."""
+    """A segment before an offset gap is compressed up to its last record, not up to the next segment."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store, 5)
         store.flusher.flush()
@@ -103,7 +103,7 @@ def test_a_segment_before_a_gap_ends_where_its_records_do(path: Path) -> None:
 
 
 def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
-    """Everything that others know a segment by: begin, number, id, what came before it."""
+    """A compressed segment has the begin, sequence, ids and predecessor of the plain one in its header."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         headers = [store.segments.get(begin).header for begin in store.segments.begins]
@@ -117,7 +117,7 @@ def test_the_header_is_that_of_the_plain_segment(path: Path) -> None:
 
 @pytest.mark.parametrize("method", ["zstd", "lz4", "gzip"])
 def test_what_cannot_be_compressed_stays_plain(path: Path, method: CompressionMethod) -> None:
-    """And nothing is left of the attempt."""
+    """A segment that cannot be compressed stays plain, and leaves no file of the attempt."""
     noise = random.Random(1)
     with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         for _ in range(300):
@@ -128,7 +128,7 @@ def test_what_cannot_be_compressed_stays_plain(path: Path, method: CompressionMe
 
 
 def test_a_few_blocks_show_that_it_is_not_worth_it(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A large segment of noise is not compressed to the end to find out."""
+    """The compressor gives up on a large segment of noise after a few blocks."""
     noise = random.Random(1)
     with opened(path, ChannelOptions(segment_size=1 << 18)) as store:
         for _ in range(300):
@@ -145,7 +145,7 @@ def test_a_few_blocks_show_that_it_is_not_worth_it(path: Path, monkeypatch: pyte
 
 
 def test_a_block_of_noise_is_stored_as_it_is(path: Path) -> None:
-    """Blocks that would grow do not, and the rest is compressed all the same."""
+    """A block that would grow is stored uncompressed, and the other blocks are compressed."""
     noise = random.Random(1).randbytes(1500)
     with opened(path, ChannelOptions(segment_size=1 << 14)) as store:
         for _ in range(6):
@@ -157,7 +157,7 @@ def test_a_block_of_noise_is_stored_as_it_is(path: Path) -> None:
 
 
 def test_a_damaged_segment_stays_plain(path: Path) -> None:
-    """One whose header or end is invalid, or which is cut off, is left for the user."""
+    """A segment with an invalid header or end, or one that is cut off, stays plain."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -176,7 +176,7 @@ def test_a_damaged_segment_stays_plain(path: Path) -> None:
 
 
 def test_it_is_on_disk_before_the_plain_file_is_removed(path: Path) -> None:
-    """File, name, and only then the other one; the index too."""
+    """The compressed file, its name and the index are on disk before the plain file is deleted."""
     files = FaultyFiles()
     with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
@@ -200,7 +200,7 @@ def test_it_is_on_disk_before_the_plain_file_is_removed(path: Path) -> None:
 
 
 def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
-    """The second one finds it locked; when the first one is dead, it starts again."""
+    """A second compressor finds the segment locked, and starts again when the first one is dead."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -220,7 +220,7 @@ def test_two_at_once_do_not_disturb_each_other(path: Path) -> None:
 def test_a_sweep_between_creation_and_lock_does_not_stop_a_compressor(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A sweep removes the new file before it is locked; the compressor creates it again."""
+    """If a sweep deletes the new file before it is locked, the compressor creates it again."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -242,7 +242,7 @@ def test_a_sweep_between_creation_and_lock_does_not_stop_a_compressor(
 
 
 def test_what_is_prepared_can_be_discarded(path: Path) -> None:
-    """Nothing is left, and it can be done again."""
+    """A prepared compression that is discarded leaves nothing, and can be repeated."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -256,7 +256,7 @@ def test_what_is_prepared_can_be_discarded(path: Path) -> None:
 
 
 def test_the_mode_is_that_of_the_channel(path: Path) -> None:
-    """A user who may read the channel may read this."""
+    """A compressed file has the mode of the channel's files."""
     with opened(path, ChannelOptions(segment_size=4096, mode=0o640)) as store:
         _fill(store)
         begin = compress_all(store)[0]
@@ -288,7 +288,7 @@ class _Interrupting(Files):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) -> None:
-    """However close the two are."""
+    """A segment that is reclaimed at any moment of its compression does not come back."""
     files = _Interrupting()
     with opened(path, NO_FREE_LIST, files=files) as store:
         _fill(store)
@@ -305,7 +305,7 @@ def test_a_segment_that_was_reclaimed_does_not_come_back(path: Path, when: str) 
 
 
 def test_a_segment_reclaimed_during_compression_is_not_finished(path: Path) -> None:
-    """It is not even renamed."""
+    """A segment that was reclaimed during its compression is not renamed into place."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -320,7 +320,7 @@ def test_a_segment_reclaimed_during_compression_is_not_finished(path: Path) -> N
 
 
 def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> None:
-    """Its header changed while it was read: so may have what was read."""
+    """A segment whose header changed while it was read is not compressed, because its file was recycled."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -336,7 +336,7 @@ def test_a_file_that_was_used_for_something_else_is_not_believed(path: Path) -> 
 
 
 def test_purging_in_the_middle_leaves_nothing(path: Path) -> None:
-    """What was being compressed is removed with the rest."""
+    """A purge in the middle of a compression leaves neither file."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -388,7 +388,7 @@ def _every_failure(path: Path, calls: frozenset[str], error: Callable[[Path], Ex
 def test_whatever_fails_is_cleaned_up_and_done_later(
     path: Path, calls: frozenset[str], error: Callable[[Path], Exception]
 ) -> None:
-    """At each call, one by one: all messages are stored, no incomplete file is, and the next attempt succeeds."""
+    """After an error at any call all messages are stored, no incomplete file is left, and the next attempt succeeds."""
     assert sum(files.failures > 0 for files in _every_failure(path, calls, error)) >= 1
 
 
@@ -404,7 +404,7 @@ class _FullFiles(Files):
 
 
 def test_the_space_that_one_segment_saves_is_used_for_the_next(path: Path) -> None:
-    """Its plain file is deleted where the free list would keep the disk full."""
+    """The plain file of a compressed segment is deleted, not kept in the free list, when the disk is full."""
     with opened(path, files=_FullFiles()) as store:
         _fill(store)
         store.flusher.flush()
@@ -429,7 +429,7 @@ def both(path: Path) -> Path:
 
 
 def test_the_next_process_after_a_crash_finishes_it(both: Path) -> None:
-    """The plain file is deleted when the compressed one has been read to its end."""
+    """After a crash the next process deletes the plain file when it has read the compressed one to its end."""
     with opened(both) as store:
         before = read_all(store)
         assert [candidate.begin for candidate in _candidates(store)] == [0]
@@ -440,7 +440,7 @@ def test_the_next_process_after_a_crash_finishes_it(both: Path) -> None:
 
 @pytest.mark.parametrize("position", [10, 70, 90, -1])
 def test_a_damaged_compressed_file_is_created_again(both: Path, position: int) -> None:
-    """From the plain one, which still exists."""
+    """After a crash a damaged compressed file is created again from the plain one."""
     with opened(both) as store:
         before = read_all(store)
         file = compressed_file(store, 0)
@@ -458,7 +458,7 @@ def test_a_damaged_compressed_file_is_created_again(both: Path, position: int) -
 
 
 def test_a_channel_is_compressed_with_nothing_open(path: Path) -> None:
-    """Everything that is finished, however young; a second time there is nothing left to do."""
+    """`compress` of a closed channel compresses every finished segment, and a second call finds nothing to do."""
     with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         _fill(store, 1000)
         before, segments = read_all(store), len(store.segments.begins)
@@ -472,7 +472,7 @@ def test_a_channel_is_compressed_with_nothing_open(path: Path) -> None:
 
 
 def test_the_method_is_that_of_the_channel(path: Path) -> None:
-    """Unless another one is asked for."""
+    """`compress` uses the method of the channel unless another one is given."""
     with opened(path, ChannelOptions(segment_size=1 << 16, compression=Compression(method="gzip"))) as store:
         _fill(store, 1000)
     compress(path)
@@ -486,8 +486,8 @@ def test_the_method_is_that_of_the_channel(path: Path) -> None:
 
 
 @shares
-def test_a_segment_changes_its_form_in_a_turn_of_maintenance(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever compresses with nothing open waits for it, but not for ever, and leaves nothing behind."""
+def test_compress_waits_for_the_maintenance_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`compress` waits for the maintenance lock for a limited time, and leaves nothing behind."""
     monkeypatch.setattr(module, "_LOCK_WAIT_SECONDS", 0.05)
     with opened(path, ChannelOptions(segment_size=1 << 16, spare_segments=0)) as store:
         _fill(store, 1000)
@@ -503,7 +503,7 @@ def test_a_segment_changes_its_form_in_a_turn_of_maintenance(path: Path, monkeyp
 
 
 def test_incomplete_files_are_swept(path: Path) -> None:
-    """The process that created them has died, and holds no lock any more; those of a live one stay."""
+    """Incomplete files of dead processes are deleted, and those of a live one are kept."""
     with opened(path, NO_FREE_LIST) as store:
         _fill(store)
         store.flusher.flush()
@@ -521,7 +521,7 @@ def test_incomplete_files_are_swept(path: Path) -> None:
 def test_a_segment_that_is_reclaimed_while_its_encodings_are_compared(
     both: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """There is nothing to keep, and nothing to report."""
+    """A segment that is reclaimed while its two encodings are compared is neither kept nor reported."""
     with opened(both, NO_FREE_LIST) as store:
         candidate = _candidates(store)[0]
         check = CompressedSegment.open

@@ -49,19 +49,19 @@ def _all_compressed(store: Store) -> bool:
 
 
 def test_old_segments_are_compressed_in_the_background(path: Path) -> None:
-    """All but the active one; readers notice nothing."""
+    """The background thread compresses every segment but the active one, and readers notice nothing."""
     with opened(path, AT_ONCE) as store:
         _fill(store)
         before = read_all(store)
         _step_until(store, lambda: _all_compressed(store))
         assert store.control.compressed_offset == store.segments.begins[-1]
         assert read_all(store) == before
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
 
 
 def test_young_segments_wait(path: Path) -> None:
-    """The step says when the first of them will be old enough."""
+    """A segment younger than the option is not compressed, and the step returns when it will be old enough."""
     with opened(path, LATER) as store:
         _fill(store)
         assert 25 < compress_step(store) <= 30
@@ -70,7 +70,7 @@ def test_young_segments_wait(path: Path) -> None:
 
 
 def test_without_a_method_nothing_happens(path: Path) -> None:
-    """The default."""
+    """Without a compression method, the default, no segment is compressed."""
     with opened(path) as store:
         _fill(store)
         assert compress_step(store) >= 60
@@ -78,7 +78,7 @@ def test_without_a_method_nothing_happens(path: Path) -> None:
 
 
 def test_a_channel_with_nothing_to_compress_is_left_alone(path: Path, background: Background) -> None:
-    """A thousand of them cost nothing; one whose last segment is being flushed is checked again soon."""
+    """A channel with nothing to compress is left alone, and checked again soon if its last segment is being flushed."""
     with opened(path, AT_ONCE) as store:
         assert compress_step(store) == 60
         store.log.append([b"a message"])
@@ -92,7 +92,7 @@ def test_a_channel_with_nothing_to_compress_is_left_alone(path: Path, background
 
 
 def test_what_is_not_worth_it_is_tried_once(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By all processes together: the channel remembers how far it was looked at."""
+    """A segment that is not worth compressing is tried once by all processes together."""
     noise = random.Random(1)
     with opened(path, AT_ONCE) as store:
         for _ in range(60):
@@ -107,7 +107,7 @@ def test_what_is_not_worth_it_is_tried_once(path: Path, monkeypatch: pytest.Monk
 
 
 def test_an_error_is_raised_by_the_next_step_and_it_is_retried(path: Path) -> None:
-    """The caller of the steps logs and counts it."""
+    """An error of a compression is raised by the next step, and the segment is tried again."""
     files = FaultyFiles()
     with opened(path, AT_ONCE, files=files) as store:
         _fill(store)
@@ -123,7 +123,7 @@ def test_an_error_is_raised_by_the_next_step_and_it_is_retried(path: Path) -> No
 
 
 def test_an_error_at_the_end_is_raised_and_it_is_repeated(path: Path) -> None:
-    """What was prepared behind it is created again: nothing is skipped."""
+    """After an error at the end of a compression those prepared after it are repeated, and none is skipped."""
     files = FaultyFiles()
     with opened(path, AT_ONCE, files=files) as store:
         _fill(store)
@@ -137,12 +137,12 @@ def test_an_error_at_the_end_is_raised_and_it_is_repeated(path: Path) -> None:
 
 
 def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of a segment, or with some that are prepared and have no name yet."""
-    begun = Event()
+    """Closing a channel in the middle of a compression, or with prepared segments, leaves no incomplete file."""
+    started = Event()
     give_way = module._Job._give_way
 
     def watched(self: module._Job) -> None:
-        begun.set()
+        started.set()
         self._stopping.wait(20)
         give_way(self)
 
@@ -150,7 +150,7 @@ def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: p
     with opened(path, AT_ONCE) as store:
         _fill(store)
         compress_step(store)
-        assert begun.wait(20)
+        assert started.wait(20)
     assert not list((path / "segments").glob("*.z"))
     assert path not in [job._store.path for job in module.JOBS._jobs.values()]
     monkeypatch.undo()
@@ -162,7 +162,7 @@ def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: p
 
 
 def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After each block, for as long as that took; not at all while no process sends."""
+    """While messages are sent, compression pauses after each block for as long as that block took."""
     with opened(path, AT_ONCE) as store:
         _fill(store, 5)
         job = module.JOBS.of(store)
@@ -172,7 +172,7 @@ def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.Monkey
         rests.clear()
         job._give_way()
         assert rests == []
-        store.log.append([b"somebody sends"])
+        store.log.append([b"one more here."])
         job._since = time.monotonic() - 0.02
         job._give_way()
         assert len(rests) == 1
@@ -180,7 +180,7 @@ def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.Monkey
 
 
 def test_the_thread_has_a_low_priority(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own, not that of the process."""
+    """The compression thread has a low priority, and the process keeps its own."""
     found: list[tuple[int, int]] = []
     run = module._Job.run
 
@@ -198,7 +198,7 @@ def test_the_thread_has_a_low_priority(path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_several_channels_share_the_thread(path: Path) -> None:
-    """One by one, and there is only one."""
+    """All channels of a process are compressed by one thread, one after the other."""
     with opened(path / "a", AT_ONCE) as first, opened(path / "b", AT_ONCE) as second:
         for store in (first, second):
             _fill(store)
@@ -209,7 +209,7 @@ def test_several_channels_share_the_thread(path: Path) -> None:
 
 @shares
 def test_the_policy_is_what_the_channel_says_now(path: Path) -> None:
-    """Whichever process changed it, and although this one sends nothing, from which it would learn it."""
+    """The compression policy of another process takes effect here, also where nothing is sent."""
     with opened(path, ChannelOptions(segment_size=4096, spare_segments=0)) as store, opened(path) as other:
         _fill(store)
         compress_step(store)
@@ -220,7 +220,7 @@ def test_the_policy_is_what_the_channel_says_now(path: Path) -> None:
 
 
 def test_maintenance_sweeps_what_dead_processes_left(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where nothing is compressed automatically; not in every step, since that scans all names."""
+    """Maintenance deletes files of dead compressors, also without a compression policy, but not in every step."""
     with opened(path, ChannelOptions(segment_size=4096)) as store:
         left = store.segments.directory / "new-00000000000000000000.seg.z"
         left.write_bytes(b"half")
@@ -235,7 +235,7 @@ def test_maintenance_sweeps_what_dead_processes_left(path: Path, monkeypatch: py
 
 
 def test_nothing_is_left_of_a_channel_that_was_closed(path: Path) -> None:
-    """Whether or not something was compressed."""
+    """A closed channel leaves no thread and no object, whether or not a segment was compressed."""
 
     def use() -> weakref.ref[Store]:
         with opened(path, AT_ONCE) as store:

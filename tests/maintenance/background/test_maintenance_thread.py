@@ -89,7 +89,7 @@ def _is_due_after(maintenance: Maintenance, store: Store, seconds: float) -> boo
 def test_a_thread_runs_while_there_is_something_to_maintain(
     maintenance: Maintenance, store: Store, steps: Steps
 ) -> None:
-    """It ends when the last channel is closed, and begins again with the next; it never keeps a process alive."""
+    """The maintenance thread runs while a channel is open, ends with the last one, and keeps no process alive."""
     until(lambda: not _threads())  # that of an earlier test
     for _ in range(2):
         maintenance.register(store)
@@ -105,7 +105,7 @@ def test_a_thread_runs_while_there_is_something_to_maintain(
 def test_channels_opened_in_quick_succession_share_the_thread(
     maintenance: Maintenance, tmp_path: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The thread outlives a channel that is closed, for a while, and neither opening nor closing wakes it then."""
+    """The maintenance thread outlives the last channel for a while, in which opening and closing do not wake it."""
     until(lambda: not _threads())  # that of an earlier test
     monkeypatch.setattr(scheduler, "LINGER_SECONDS", 3600.0)
     maintenance._lane.polls_for = 3600.0
@@ -123,7 +123,7 @@ def test_channels_opened_in_quick_succession_share_the_thread(
 
 
 def test_one_thread_serves_every_channel(maintenance: Maintenance, tmp_path: Path, steps: Steps) -> None:
-    """However many there are."""
+    """One maintenance thread serves every channel."""
     stores = [open_store(tmp_path / str(number), SMALL) for number in range(20)]
     for store in stores:
         store.log.append([b"one"])
@@ -136,7 +136,9 @@ def test_one_thread_serves_every_channel(maintenance: Maintenance, tmp_path: Pat
 
 
 def test_what_happens_here_is_looked_at_soon(maintenance: Maintenance, store: Store, steps: Steps) -> None:
-    """A segment is finished, a reader goes on to the next, a name comes or goes."""
+    """A finished segment, a reader that moves to the next segment, or a consumer that changes requests maintenance
+    soon.
+    """
     maintenance.register(store)
     channel = maintenance._channels[store]
     happenings: list[Callable[[], object]] = [
@@ -156,10 +158,10 @@ def test_what_happens_here_is_looked_at_soon(maintenance: Maintenance, store: St
     assert not maintenance._channels
 
 
-def test_who_is_nudged_often_is_looked_at_without_being_woken(
+def test_frequent_requests_do_not_wake_the_thread(
     maintenance: Maintenance, store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever nudges waits for nobody then, not even for the lock under which the thread would be woken."""
+    """Frequent requests are noticed without waking the thread, and wait for no lock."""
     maintenance._lane.polls_for = 3600.0
     held, free = Event(), Event()
 
@@ -182,10 +184,10 @@ def test_who_is_nudged_often_is_looked_at_without_being_woken(
     maintenance.forget(store)
 
 
-def test_who_is_nudged_seldom_wakes_the_thread(
+def test_a_rare_request_wakes_the_thread(
     maintenance: Maintenance, store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """However long it would sleep otherwise."""
+    """A rare request wakes the thread, however long it would sleep."""
     maintenance._lane.polls_for = 0.0
     maintenance.register(store)
     steps.wait()
@@ -195,10 +197,10 @@ def test_who_is_nudged_seldom_wakes_the_thread(
     maintenance.forget(store)
 
 
-def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
+def test_a_sender_reclaims_if_the_thread_is_starved(
     maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is consumed does not pile up, however busy the machine is."""
+    """A sender reclaims consumed segments itself if the maintenance thread gets no time on a busy machine."""
     monkeypatch.setattr(Lane, "wake", lambda _: None)
     with opened(path, SMALL) as store:
         maintenance.register(store)
@@ -211,10 +213,8 @@ def test_a_sender_makes_room_itself_where_the_thread_gets_no_chance(
         assert store.maintenance_lock.reclaimed[0] > 2 * module._MANY_SEGMENTS
 
 
-def test_an_event_loop_is_not_held_up_by_what_piles_up(
-    maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It has pauses, in which the thread gets its chance."""
+def test_an_event_loop_does_not_reclaim(maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sender in an event loop does not reclaim, because the thread gets its time when the loop waits."""
     monkeypatch.setattr(Lane, "wake", lambda _: None)
     with opened(path, SMALL) as store:
         maintenance.register(store)
@@ -225,8 +225,8 @@ def test_an_event_loop_is_not_held_up_by_what_piles_up(
         assert store.maintenance_lock.reclaimed == (0, 0)
 
 
-def test_a_step_says_when_to_come_again(maintenance: Maintenance, store: Store, steps: Steps) -> None:
-    """And is called again by then."""
+def test_a_step_returns_when_it_is_due_again(maintenance: Maintenance, store: Store, steps: Steps) -> None:
+    """A step returns a time, and is called again by then."""
     steps.answer = 0.001
     maintenance.register(store)
     for _ in range(3):
@@ -235,7 +235,7 @@ def test_a_step_says_when_to_come_again(maintenance: Maintenance, store: Store, 
 
 
 def test_an_empty_channel_is_left_alone(maintenance: Maintenance, path: Path, steps: Steps) -> None:
-    """Nothing is stored, so nothing is to be done, and no lock is asked for."""
+    """An empty channel needs no maintenance, and its maintenance lock is not acquired."""
     with opened(path, SMALL) as store:
         maintenance.register(store)
         until(lambda: _is_due_after(maintenance, store, 5))
@@ -247,7 +247,7 @@ def test_an_empty_channel_is_left_alone(maintenance: Maintenance, path: Path, st
 def test_an_empty_channel_is_looked_at_before_its_first_message_is_too_old(
     maintenance: Maintenance, path: Path, max_age: float | None, pause: float
 ) -> None:
-    """There is no request for a message that finishes no segment."""
+    """Maintenance checks an empty channel before its first message is too old, without a request."""
     with opened(path, replace(SMALL, retention=Retention(max_age=max_age))) as store:
         assert maintenance._maintain(_MaintainedChannel(store, TimedCall(maintenance._lane, lambda: None))) == pause
         store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, retention=Retention())))
@@ -255,8 +255,8 @@ def test_an_empty_channel_is_looked_at_before_its_first_message_is_too_old(
 
 
 @shares
-def test_what_another_process_removed_is_let_go(maintenance: Maintenance, path: Path, steps: Steps) -> None:
-    """By whoever looks after the channel here, though nothing is left to be maintained."""
+def test_files_that_another_process_deleted_are_released(maintenance: Maintenance, path: Path, steps: Steps) -> None:
+    """Maintenance releases files that another process deleted, although nothing else is left to do."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         store.log.append([b"one"])
         consume(other)
@@ -274,7 +274,7 @@ def test_an_error_is_logged_counted_and_retried(
     caplog: pytest.LogCaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """At ever longer intervals, and whoever sends does not notice."""
+    """An error of a step is logged and counted, retried at growing intervals, and not raised in senders."""
     delays = list[float]()
     steps.answer = OSError(5, "Input/output error")
     attend = maintenance._maintain
@@ -304,7 +304,7 @@ def test_an_error_is_logged_counted_and_retried(
 def test_one_step_that_fails_keeps_no_other_from_its_work(
     maintenance: Maintenance, store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nor any other channel."""
+    """A step that fails keeps neither other steps nor other channels from being maintained."""
 
     def fail(_: Store) -> float:
         raise ValueError("a mistake of ours")
@@ -319,7 +319,7 @@ def test_one_step_that_fails_keeps_no_other_from_its_work(
 def test_nothing_ends_the_thread(
     maintenance: Maintenance, tmp_path: Path, store: Store, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not even what fails before the first step; and who is nudged in trouble is not looked at any sooner."""
+    """An error before the first step does not end the thread, and requests do not shorten the interval then."""
 
     def fail(_: object) -> None:
         raise OSError(5, "Input/output error")
@@ -339,8 +339,8 @@ def test_nothing_ends_the_thread(
     maintenance.forget(store)
 
 
-def test_being_in_the_way_of_each_other_is_no_error(maintenance: Maintenance, store: Store, steps: Steps) -> None:
-    """It is tried again shortly after."""
+def test_a_held_lock_is_not_an_error(maintenance: Maintenance, store: Store, steps: Steps) -> None:
+    """A step that finds a lock held is not an error, and is tried again soon."""
     steps.answer = Busy()
     maintenance.register(store)
     steps.wait()
@@ -350,8 +350,10 @@ def test_being_in_the_way_of_each_other_is_no_error(maintenance: Maintenance, st
 
 
 @shares
-def test_who_is_not_on_turn_tries_again(maintenance: Maintenance, path: Path, store: Store, steps: Steps) -> None:
-    """Another process maintains the channel, and then is gone."""
+def test_a_step_that_may_not_run_yet_is_retried(
+    maintenance: Maintenance, path: Path, store: Store, steps: Steps
+) -> None:
+    """Maintenance tries again while another process does it, and takes over when that is gone."""
     with opened(path, SMALL) as other, other.maintenance_lock.held():
         maintenance.register(store)
         until(lambda: _is_due_after(maintenance, store, 0))
@@ -360,14 +362,14 @@ def test_who_is_not_on_turn_tries_again(maintenance: Maintenance, path: Path, st
     maintenance.forget(store)
 
 
-def test_closing_waits_until_nobody_works_on_it(
+def test_closing_waits_for_the_running_step(
     maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What the step has open is not closed under it."""
-    begun, may_continue, order = Event(), Event(), list[str]()
+    """`close` waits for the running step, so that its files stay open."""
+    started, may_continue, order = Event(), Event(), list[str]()
 
     def step(_: Store) -> float:
-        begun.set()
+        started.set()
         assert may_continue.wait(TIMEOUT)
         order.append("done")
         return 3600.0
@@ -376,7 +378,7 @@ def test_closing_waits_until_nobody_works_on_it(
     store = open_store(path, SMALL)
     store.log.append([b"one"])
     maintenance.register(store)
-    assert begun.wait(TIMEOUT)
+    assert started.wait(TIMEOUT)
     closing = Thread(target=lambda: (store.close(), order.append("closed")))
     closing.start()
     assert not order
@@ -386,8 +388,8 @@ def test_closing_waits_until_nobody_works_on_it(
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_has_a_worker_of_its_own(tmp_path: Path) -> None:
-    """It looks after what the child opens, and not after what is the parent's."""
+def test_a_forked_child_has_its_own_maintenance_thread(tmp_path: Path) -> None:
+    """The thread of a forked child maintains the channels that the child opens, and not its parent's."""
     with blocking.open_channel(tmp_path / "parent", bytes, options=SMALL) as channel:
         channel.sender().send(b"one")
         assert MAINTENANCE._channels
@@ -408,7 +410,7 @@ def test_a_forked_child_has_a_worker_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_process_ends_although_channels_are_open(path: Path) -> None:
-    """With a thread in the middle of maintaining one."""
+    """A process ends while channels are open and a step of its maintenance thread runs."""
     program = """
 import sys, time
 from filechannel import Retention, blocking
@@ -424,8 +426,8 @@ while not channel.statistics().maintenance.last_run:
     assert subprocess.run(command, timeout=60, check=False).returncode == 0
 
 
-def test_channels_are_looked_after_from_opening_to_closing(path: Path) -> None:
-    """By the worker of the process, however often they are open; not if they are open read-only."""
+def test_channels_are_maintained_from_opening_to_closing(path: Path) -> None:
+    """A channel is maintained once, however often it is open, until it is closed, and not if it is read-only."""
     with blocking.open_channel(path, bytes) as channel, blocking.open_channel(path, bytes):
         assert list(MAINTENANCE._channels) == [channel._store]
     assert not MAINTENANCE._channels
@@ -434,14 +436,14 @@ def test_channels_are_looked_after_from_opening_to_closing(path: Path) -> None:
     assert not STORES._open
 
 
-def test_a_channel_that_is_closed_while_it_is_looked_at_is_let_go(
+def test_a_channel_that_is_closed_during_its_maintenance_is_released(
     maintenance: Maintenance, path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing of it waits in the queue for a time that never matters."""
-    begun, may_continue = Event(), Event()
+    """A channel that is closed during a step leaves nothing in the queue of the maintenance thread."""
+    started, may_continue = Event(), Event()
 
     def step(_: Store) -> float:
-        begun.set()
+        started.set()
         assert may_continue.wait(20)
         return 60.0
 
@@ -449,7 +451,7 @@ def test_a_channel_that_is_closed_while_it_is_looked_at_is_let_go(
     with opened(path, SMALL) as store:
         store.log.append([b"something"])
         maintenance.register(store)
-        assert begun.wait(20)
+        assert started.wait(20)
         closing = Thread(target=maintenance.forget, args=(store,))
         closing.start()
         until(lambda: not maintenance._channels)

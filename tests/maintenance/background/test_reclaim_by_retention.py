@@ -38,7 +38,7 @@ def pin_of(store: Store) -> Pin | None:
 
 
 def test_a_consumed_segment_is_reclaimed_with_its_index(path: Path) -> None:
-    """Unread messages stay, in whole segments."""
+    """A consumed segment is deleted with its index, and segments with unread messages stay."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         assert consume(store, 7) == sent[:7]
@@ -50,7 +50,7 @@ def test_a_consumed_segment_is_reclaimed_with_its_index(path: Path) -> None:
 
 
 def test_nothing_is_reclaimed_while_no_consumer_is_registered(path: Path) -> None:
-    """However much there is, and however long."""
+    """Without a registered consumer no segment is reclaimed, however much is stored and however old it is."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         reclaim(store, 0.0)
@@ -59,7 +59,7 @@ def test_nothing_is_reclaimed_while_no_consumer_is_registered(path: Path) -> Non
 
 
 def test_the_slowest_consumer_keeps_its_data(path: Path) -> None:
-    """Whatever the others have taken, and whether or not it is open."""
+    """The slowest consumer, open or closed, keeps the segments that it has not read."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         consume(store, 4, "slow")
@@ -71,7 +71,7 @@ def test_the_slowest_consumer_keeps_its_data(path: Path) -> None:
 
 
 def test_a_slow_consumer_keeps_its_data_although_limits_are_exceeded(path: Path, clock: Clock) -> None:
-    """Too old and too much: both wait for it."""
+    """A slow consumer keeps its segments although the limits of age and size are exceeded."""
     retention = Retention(max_age=DAY, max_bytes=1)
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
         sent = fill(store, 4)
@@ -84,7 +84,7 @@ def test_a_slow_consumer_keeps_its_data_although_limits_are_exceeded(path: Path,
 
 
 def test_a_removed_consumer_releases_its_data(path: Path) -> None:
-    """The others count from then on."""
+    """When a consumer is removed, the others decide what is reclaimed."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, 0, "slow")
@@ -97,7 +97,7 @@ def test_a_removed_consumer_releases_its_data(path: Path) -> None:
 
 
 def test_expired_names_are_removed_first(path: Path, clock: Clock) -> None:
-    """They hold nothing back any more."""
+    """Expired consumers are removed before segments are reclaimed, and hold nothing back."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         cursor = store.cursors.open("brief")
@@ -114,7 +114,7 @@ def test_expired_names_are_removed_first(path: Path, clock: Clock) -> None:
 
 
 def test_what_is_not_acknowledged_stays(path: Path) -> None:
-    """The position of a reader that holds is that of the oldest message it has not acknowledged."""
+    """The oldest unacknowledged message of a consumer holds back its segment."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         with consumer(store) as reader:
@@ -131,7 +131,7 @@ def test_what_is_not_acknowledged_stays(path: Path) -> None:
 
 @pytest.mark.parametrize("content", [b"", bytes(CURSOR_SIZE), b"?" * CURSOR_SIZE, b"?" * 20])
 def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path, content: bytes) -> None:
-    """It may start at the oldest message; a name without a position holds nothing back."""
+    """A consumer with a damaged file holds back everything; one without a position holds back nothing."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         consume(store)
@@ -148,7 +148,7 @@ def test_a_consumer_whose_file_is_damaged_keeps_everything(path: Path, content: 
 
 
 def test_a_consumer_whose_sequence_is_too_high_keeps_what_it_has_not_read(path: Path) -> None:
-    """One that skipped damage can only guess how many messages were in it."""
+    """A consumer whose sequence is too high, as after skipped damage, holds back what it has not read."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         cursor = store.cursors.open("skipped damage")
@@ -167,7 +167,7 @@ def test_a_consumer_whose_sequence_is_too_high_keeps_what_it_has_not_read(path: 
 
 
 def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background) -> None:
-    """Only positions and the checkpoint are flushed: what is reclaimed is whole batches."""
+    """Consumed segments are reclaimed without being flushed: only positions and the checkpoint are flushed."""
     with opened(path, SMALL) as store:
         for number in range(10):
             store.log.append([bytes([number]) * 1300])
@@ -182,7 +182,7 @@ def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background
 
 
 def test_a_batch_is_reclaimed_only_as_far_as_it_is_on_disk(path: Path) -> None:
-    """One in many segments, of which the first are consumed, must not lose its end in a power cut."""
+    """A batch across segments is reclaimed only as far as it is on disk, so that a power cut cannot cut its end."""
     with opened(path, SMALL) as store:
         store.log.append([bytes([number]) * 2000 for number in range(12)])
         consume(store, 9)
@@ -201,7 +201,7 @@ def test_a_batch_is_reclaimed_only_as_far_as_it_is_on_disk(path: Path) -> None:
 
 
 def test_an_idle_channel_gives_its_disk_back(path: Path, clock: Clock) -> None:
-    """When everything is consumed and nothing was sent for a while; the next message makes another segment."""
+    """An idle channel whose messages are consumed frees its last segment, and the next message creates another."""
     with opened(path, SMALL) as store:
         store.log.append([b"one"])
         consume(store)
@@ -225,7 +225,7 @@ def test_an_idle_channel_gives_its_disk_back(path: Path, clock: Clock) -> None:
 
 
 def test_an_idle_channel_with_nothing_in_it_can_be_opened(path: Path) -> None:
-    """With no segment at all, and it resumes where it ended."""
+    """A channel without any segment can be opened, and the log continues where it ended."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
@@ -241,7 +241,7 @@ def test_an_idle_channel_with_nothing_in_it_can_be_opened(path: Path) -> None:
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 def test_a_sealed_channel_frees_everything(path: Path, durability: Durability) -> None:
-    """Once every consumer has read the last message, and it stays sealed; even for one that did not read the end."""
+    """A sealed channel frees every segment once all messages are consumed, and stays sealed."""
     with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
         fill(store, 2)
         store.seal()
@@ -258,7 +258,7 @@ def test_a_sealed_channel_frees_everything(path: Path, durability: Durability) -
 
 @shares
 def test_a_sender_continues_when_another_process_has_reclaimed_its_segment(path: Path) -> None:
-    """In a fresh one, and its readers follow."""
+    """A sender whose segment another process has reclaimed continues in a new one, and its readers follow."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         with consumer(store) as reader:
             for number in range(20):
@@ -270,7 +270,7 @@ def test_a_sender_continues_when_another_process_has_reclaimed_its_segment(path:
 
 
 def test_a_consumer_before_an_offset_gap_misses_nothing(path: Path) -> None:
-    """It is at the end of the log before a gap, which is neither a message nor an error."""
+    """A consumer at the end of the log before an offset gap gets no error, and misses nothing."""
     with opened(path, SMALL) as store:
         fill(store, 1)
         consume(store)
@@ -286,7 +286,7 @@ def test_a_consumer_before_an_offset_gap_misses_nothing(path: Path) -> None:
 
 
 def test_what_is_to_be_kept_is_kept(path: Path) -> None:
-    """Although every consumer has read it: a late name sees all of it."""
+    """With retention, consumed messages are kept, and a name that registers late gets all of them."""
     with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store:
         sent = fill(store, 4)
         consume(store)
@@ -297,7 +297,7 @@ def test_what_is_to_be_kept_is_kept(path: Path) -> None:
 
 @pytest.mark.parametrize("after_consumed", ["keep", "delete"])
 def test_old_segments_are_reclaimed(path: Path, clock: Clock, after_consumed: str) -> None:
-    """A segment is as old as the beginning of the next one; the last as the last message, as far as was seen."""
+    """A segment is reclaimed by age, which is that of the first message in the next one, or of the last message."""
     retention = Retention(after_consumed=after_consumed, max_age=DAY)  # type: ignore[arg-type]
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
         sent = fill(store, 2)
@@ -319,7 +319,7 @@ def test_old_segments_are_reclaimed(path: Path, clock: Clock, after_consumed: st
 def test_a_message_that_comes_in_the_middle_is_not_too_old(
     path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was quiet for long enough is another log than the one with this message."""
+    """A message that arrives during a check of a quiet channel keeps the active segment."""
     with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY))) as store:
         sent = fill(store, 1)
         reclaim(store)
@@ -340,7 +340,7 @@ def test_a_message_that_comes_in_the_middle_is_not_too_old(
 
 
 def test_old_segments_are_reclaimed_although_a_header_is_damaged(path: Path, clock: Clock) -> None:
-    """The segment behind it gives its minimum age."""
+    """If the header of an old segment is damaged, the next segment gives its minimum age."""
     with opened(path, ChannelOptions(segment_size=4096, retention=Retention(max_age=DAY)), mapped=2) as store:
         sent = fill(store, 5)
         with store.segments.path(store.segments.begins[1]).open("r+b") as file:
@@ -354,7 +354,7 @@ def test_old_segments_are_reclaimed_although_a_header_is_damaged(path: Path, clo
 
 
 def test_segments_beyond_the_size_limit_are_reclaimed(path: Path) -> None:
-    """The oldest first, and never the active segment."""
+    """Segments beyond the size limit are reclaimed, the oldest first, and never the active one."""
     size = 3 * 1308
     retention = Retention(after_consumed="keep", max_bytes=2 * size)
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
@@ -368,7 +368,7 @@ def test_segments_beyond_the_size_limit_are_reclaimed(path: Path) -> None:
 
 
 def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:
-    """They do not count as bytes."""
+    """Offset gaps do not count as bytes for the size limit."""
     retention = Retention(max_bytes=1 << 20)
     with opened(path, ChannelOptions(segment_size=4096, retention=retention)) as store:
         sent = fill(store, 2)
@@ -381,7 +381,7 @@ def test_offsets_that_were_left_out_are_not_stored(path: Path) -> None:
 
 @shares
 def test_another_process_may_change_the_retention(path: Path) -> None:
-    """The next process that maintains the channel knows."""
+    """A retention that another process configured applies at the next maintenance."""
     with opened(path, ChannelOptions(segment_size=4096, retention=KEEP)) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         consume(store)
@@ -396,7 +396,7 @@ def test_another_process_may_change_the_retention(path: Path) -> None:
 
 
 def test_a_replay_holds_nothing_back(path: Path) -> None:
-    """It gets the number it missed, and continues."""
+    """A replay holds nothing back, gets the number of messages it missed, and continues."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         replay = reader_of(store)
@@ -413,7 +413,7 @@ def test_a_replay_holds_nothing_back(path: Path) -> None:
 
 
 def test_a_consumer_that_was_moved_back_keeps_its_data(path: Path) -> None:
-    """A consumer that was moved back before the decision keeps what is there."""
+    """A consumer that moves back before the decision keeps its messages."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         with consumer(store) as reader:
@@ -428,7 +428,7 @@ def test_a_consumer_that_was_moved_back_keeps_its_data(path: Path) -> None:
 def test_a_consumer_that_is_moved_back_during_the_decision_keeps_its_data(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the last check of the positions and the decision: the decision is not made."""
+    """A consumer that moves back between the last check and the decision keeps its messages."""
     with opened(path, SMALL) as store:
         sent = fill(store, 5)
         with consumer(store) as reader:
@@ -448,7 +448,7 @@ def test_a_consumer_that_is_moved_back_during_the_decision_keeps_its_data(
 
 
 def test_a_position_in_reclaimed_data_is_an_error(path: Path) -> None:
-    """A position stored after the decision to reclaim its segment is not valid."""
+    """A position in a reclaimed segment that is stored after the decision raises an error."""
     with opened(path, SMALL) as store:
         fill(store, 3)
         consume(store)
@@ -462,7 +462,7 @@ def test_a_position_in_reclaimed_data_is_an_error(path: Path) -> None:
 
 
 def test_seeking_by_time_and_sequence_works_behind_reclaimed_data(path: Path) -> None:
-    """And refuses what was reclaimed."""
+    """Behind reclaimed messages seeks by time and sequence work, and seeks into them are refused."""
     with opened(path, SMALL) as store:
         fill(store, 4)
         consume(store, 7)
@@ -477,7 +477,7 @@ def test_seeking_by_time_and_sequence_works_behind_reclaimed_data(path: Path) ->
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
 def test_a_consumer_that_cannot_be_read_keeps_everything(path: Path) -> None:
-    """It is an error, not a reason to remove what it may need."""
+    """If a consumer cannot be read the reclaim raises an error and keeps everything."""
     with opened(path, SMALL) as store:
         sent = fill(store, 3)
         consume(store)
@@ -497,12 +497,12 @@ def test_a_consumer_that_cannot_be_read_keeps_everything(path: Path) -> None:
     ],
 )
 def test_a_pin_says_in_one_line_what_it_is(pin: Pin, line: str) -> None:
-    """For users who ask why the disk is full."""
+    """`pinned_by` describes in one line what holds back the oldest segment."""
     assert str(pin) == line
 
 
 def test_a_sender_that_waits_for_capacity_is_woken_after_a_reclaim(path: Path) -> None:
-    """Without consumers everything stored counts: the size limit frees capacity."""
+    """A sender that waits for capacity is woken when the size limit frees some, without any consumer."""
     options = ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=12), retention=Retention(max_bytes=8192))
     with opened(path, options) as store:
         fill(store, 4)
@@ -516,7 +516,7 @@ def test_a_sender_that_waits_for_capacity_is_woken_after_a_reclaim(path: Path) -
 
 
 def test_an_overtaken_consumer_holds_back_no_more_than_the_capacity(path: Path) -> None:
-    """What a full channel has dropped is reclaimed, whichever consumer is there; the rest waits for it."""
+    """An overtaken consumer holds back what the capacity has kept, and not what a full channel has dropped."""
     options = ChannelOptions(segment_size=4096, capacity=Capacity(max_bytes=16384, on_full="drop_oldest"))
     with opened(path, options) as store:
         consume(store, 0)

@@ -21,7 +21,7 @@ SEGMENT = 3 * (8 + A_THIRD)
 
 
 def test_it_works_with_nothing_open(path: Path) -> None:
-    """And says what it did, and what holds back the rest."""
+    """`gc` of a closed channel returns what it reclaimed, and what holds back the rest."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, 7)
@@ -33,7 +33,7 @@ def test_it_works_with_nothing_open(path: Path) -> None:
 
 
 def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
-    """The caller does not want to wait."""
+    """`gc` treats a consumed channel as idle, and frees its last segment."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         consume(store)
@@ -44,7 +44,7 @@ def test_a_channel_that_is_consumed_counts_as_idle(path: Path) -> None:
 
 @pytest.mark.parametrize("taken", [0, 7, 12])
 def test_it_can_be_foreseen(path: Path, taken: int) -> None:
-    """The preview names what is then reclaimed, and changes nothing."""
+    """A preview of `gc` names the segments that are then reclaimed, and changes nothing."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, taken)
@@ -57,7 +57,7 @@ def test_it_can_be_foreseen(path: Path, taken: int) -> None:
 
 @shares
 def test_it_works_while_others_have_the_channel_open(path: Path) -> None:
-    """They continue."""
+    """`gc` works while other processes have the channel open, and they continue."""
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, 7)
@@ -67,7 +67,7 @@ def test_it_works_while_others_have_the_channel_open(path: Path) -> None:
 
 
 def test_it_ends_although_others_send_and_receive_all_the_time(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is consumed while it is at it may stay: it does not run after them."""
+    """`gc` ends although others send and receive all the time, and may leave what is consumed meanwhile."""
     rounds = 0
 
     def reclaim_while_they_run(store: Store, idle: float) -> float:
@@ -88,7 +88,7 @@ def test_it_ends_although_others_send_and_receive_all_the_time(path: Path, monke
 
 @shares
 def test_it_waits_for_the_maintenance_lock(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But not for ever."""
+    """`gc` waits for the maintenance lock for a limited time."""
     monkeypatch.setattr(module, "_LOCK_WAIT_SECONDS", 0.05)
     with opened(path, SMALL) as store:
         fill(store, 1)
@@ -97,7 +97,7 @@ def test_it_waits_for_the_maintenance_lock(path: Path, monkeypatch: pytest.Monke
 
 
 def test_it_makes_no_channel(path: Path) -> None:
-    """There has to be one."""
+    """`gc` of a missing channel raises and creates nothing."""
     with pytest.raises(ChannelNotFoundError):
         gc(path)
     assert not path.exists()
@@ -105,7 +105,7 @@ def test_it_makes_no_channel(path: Path) -> None:
 
 @shares
 def test_it_sweeps_what_a_dead_compressor_left(path: Path) -> None:
-    """Whether or not anything can be reclaimed."""
+    """`gc` deletes files of a dead compressor, whether or not a segment can be reclaimed."""
     with opened(path, SMALL) as store:
         fill(store, 2)
         left = store.segments.directory / "new-00000000000000000000.seg.z"

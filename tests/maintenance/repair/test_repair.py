@@ -41,14 +41,14 @@ def _repaired(path: Path, name: str) -> tuple[list[bytes], list[bytes]]:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_repaired_channel_is_whole(path: Path, name: str) -> None:
-    """Nothing is found any more, and everything that was not damaged is read without skipping anything."""
+    """After a repair nothing is found, and every undamaged message is read without skipping."""
     left, found = _repaired(path, name)
     assert found == left
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_a_repaired_channel_works(path: Path, name: str) -> None:
-    """It accepts messages, its consumers resume, and messages keep their sequences."""
+    """A repaired channel accepts messages, its consumers resume, and messages keep their sequences."""
     sent = make_channel(path)
     like = path.with_name("like")
     make_channel(like)
@@ -56,20 +56,20 @@ def test_a_repaired_channel_works(path: Path, name: str) -> None:
     damage(path)
     repair(path, like=like)
     with opened(path, create=False) as store:
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         expected = {payload: number for number, payload in enumerate(sent) if number not in lost}
         found = {message.payload: message.sequence for message in read_all(store)}
-        assert found.pop(b"goes on") >= SENT
+        assert found.pop(b"resumes") >= SENT
         assert found == expected
         start = 0 if name == "cursor" else CONSUMED
-        assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"goes on"]
+        assert consume(store) == [payload for payload, n in expected.items() if n >= start] + [b"resumes"]
         assert IdempotentProducer(store, "job").last == 1 or SENT - 1 in lost
     assert verify(path).is_clean
 
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_planning_changes_nothing(path: Path, name: str) -> None:
-    """A plan says what would be done, and does none of it."""
+    """A plan says what a repair would do, and changes nothing."""
     make_channel(path)
     DAMAGES[name][0](path)
     before = contents(path)
@@ -81,7 +81,7 @@ def test_planning_changes_nothing(path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_nothing_is_deleted(path: Path, name: str) -> None:
-    """Every byte that was there is there still, or in quarantine with a reason; only headers and words change."""
+    """Every byte from before a repair is still stored or in quarantine; only headers and words change."""
     make_channel(path)
     DAMAGES[name][0](path)
     before = contents(path)
@@ -106,7 +106,7 @@ def _like(path: Path) -> Path:
 
 
 def test_a_whole_channel_is_left_alone(path: Path) -> None:
-    """There is nothing to do, and nothing is done."""
+    """A repair of an intact channel finds and changes nothing."""
     make_channel(path)
     before = contents(path)
     assert repair(path).actions == ()
@@ -127,7 +127,7 @@ def test_a_process_that_has_it_open_is_not_disturbed(path: Path) -> None:
 
 
 def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
-    """Its files are as they were, and the channel has none of those that it writes in place."""
+    """A repair leaves the files of a backup by hard links unchanged, and replaces those it writes in place."""
     sent = make_channel(path)
     backup = back_up(path)
     before, plan = contents(backup), plan_repair(path)
@@ -135,14 +135,14 @@ def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
     assert plan.hopeless == ()
     assert repair(path).report.is_clean
     with opened(path, create=False) as store:
-        store.log.append([b"goes on"])
-        assert payloads_of(store) == [*sent, b"goes on"]
+        store.log.append([b"resumes"])
+        assert payloads_of(store) == [*sent, b"resumes"]
         store.flusher.flush()
     assert contents(backup) == before
 
 
 def test_a_process_that_has_a_linked_channel_open_is_not_disturbed(path: Path) -> None:
-    """The locks are those of a file that has another name: a repair sees them, is refused and changes nothing."""
+    """While a process has a hard-linked channel open a repair is refused and changes nothing."""
     sent = make_channel(path)
     with opened(path) as store:
         back_up(path)
@@ -151,11 +151,11 @@ def test_a_process_that_has_a_linked_channel_open_is_not_disturbed(path: Path) -
             repair(path)
         assert error.value.pid == os.getpid()
         assert {file: file.stat().st_ino for file in path.rglob("*")} == before
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         store.flusher.flush()
     assert repair(path).report.is_clean
     with opened(path, create=False) as store:
-        assert payloads_of(store) == [*sent, b"goes on"]
+        assert payloads_of(store) == [*sent, b"resumes"]
 
 
 def test_without_the_message_type(path: Path) -> None:
@@ -172,7 +172,7 @@ def test_without_the_message_type(path: Path) -> None:
 
 
 def test_a_manifest_that_lost_its_options(path: Path) -> None:
-    """What can be read of a manifest stays; the rest is taken from the files."""
+    """A repair keeps what can be read of a manifest, and takes the rest from the files."""
     sent = make_channel(path)
     content = json.loads((path / "channel.json").read_text())
     known = content["id"]
@@ -198,7 +198,7 @@ def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
 
 
 def test_a_segment_and_its_index_are_damaged(path: Path) -> None:
-    """A wrong index is removed with a segment of which nothing is left."""
+    """A repair removes a wrong index together with a segment of which nothing is left."""
     make_channel(path)
     segment = segments_of(path)[1]
     segment.write_bytes(bytes(segment.stat().st_size))
@@ -231,7 +231,7 @@ def test_readers_get_errors_before_and_not_afterwards(path: Path) -> None:
     ],
 )
 def test_repair_may_die_at_every_step(name: str, which: str) -> None:
-    """The channel is no worse, and running it again finishes."""
+    """A repair that dies at any step leaves the channel no worse, and a second repair finishes it."""
     command = [sys.executable, "-m", "tests.maintenance.dying_repair", name, which]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=1800, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
@@ -241,7 +241,7 @@ def test_repair_may_die_at_every_step(name: str, which: str) -> None:
 @pytest.mark.parametrize("kind", ["flushed", "copied"])
 @pytest.mark.parametrize("group", range(2))
 def test_random_damage_is_repaired(group: int, kind: str) -> None:
-    """A flipped bit, a file cut off, a block overwritten, anywhere: afterwards all undamaged messages can be read."""
+    """After a flipped bit, a cut or an overwritten block anywhere, a repair keeps every undamaged message."""
     command = [sys.executable, "-m", "tests.maintenance.repairing", str(group * 30), "30", kind]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, f"{command}:\n{done.stderr}"
@@ -249,7 +249,7 @@ def test_random_damage_is_repaired(group: int, kind: str) -> None:
 
 
 def test_a_lost_position_keeps_its_expiry_and_its_transactions(path: Path) -> None:
-    """What is known beside the position stays known: where transactions have left it, and when the name expires."""
+    """A repair of a lost position keeps the expiry of the consumer, and the position of its transactions."""
     make_channel(path)
     origin = Origin(4711, b"o" * 16)
     with opened(path, create=False) as store:

@@ -38,7 +38,9 @@ def contents(path: Path) -> dict[str, bytes]:
 
 
 def test_a_whole_channel_is_clean(path: Path) -> None:
-    """All encodings of segments, consumers, groups and producers: nothing is found, and every message is counted."""
+    """An intact channel with every kind of segment, consumer, group and producer is clean, and all messages are
+    counted.
+    """
     make_channel(path)
     report = verify(path)
     assert report.findings == ()
@@ -47,7 +49,7 @@ def test_a_whole_channel_is_clean(path: Path) -> None:
 
 
 def test_an_open_channel_is_clean(path: Path) -> None:
-    """It need not be closed, flushed or at rest."""
+    """A channel that is open, not flushed and in use is clean."""
     with opened(path) as store:
         fill(store, 3)
         store.log.append([b"not flushed"])
@@ -57,7 +59,7 @@ def test_an_open_channel_is_clean(path: Path) -> None:
 
 @pytest.mark.parametrize("name", DAMAGES)
 def test_damage_is_found(path: Path, name: str) -> None:
-    """Every kind of damage is found as what it is."""
+    """Every kind of damage is found and reported as what it is."""
     make_channel(path)
     damage, kinds, _ = DAMAGES[name]
     damage(path)
@@ -93,7 +95,7 @@ def test_nothing_is_changed(path: Path, name: str) -> None:
 
 
 def test_damage_has_a_position(path: Path) -> None:
-    """A finding names file, position, offset and size, and the report how many messages are missing."""
+    """A finding has file, position, offset and size, and the report counts the missing messages."""
     make_channel(path)
     file = segments_of(path)[1]
     overwrite(file, 64 + RECORD + 100)
@@ -106,7 +108,7 @@ def test_damage_has_a_position(path: Path) -> None:
 
 
 def test_notes_do_not_count(path: Path) -> None:
-    """Unknown files are mentioned, and the channel is clean."""
+    """Unknown files are notes, and the channel is clean."""
     make_channel(path)
     for name in ("notes.txt", "segments/notes.txt", "consumers/notes.txt", "producers/notes.txt", "wake/notes.txt"):
         (path / name).write_text("mine")
@@ -143,7 +145,7 @@ def test_what_no_checkpoint_covers_may_be_torn(path: Path, boots: Boots, backgro
 
 
 def test_payloads_are_checked(path: Path) -> None:
-    """What the caller refuses is found, with its offset; there are never thousands of findings of one kind."""
+    """A payload that the caller refuses is found with its offset, and findings of one kind are limited."""
     make_channel(path)
     report = verify(path, check=lambda payload: "not a number" if payload.startswith(b"numbered") else None)
     assert [(finding.kind, finding.severity) for finding in report.findings] == [("payload", "error")]
@@ -156,7 +158,7 @@ def test_payloads_are_checked(path: Path) -> None:
 
 
 def test_batches_that_run_over_segments_are_counted(path: Path) -> None:
-    """One batch that fills many segments, and messages larger than a segment."""
+    """Messages of batches across many segments, and those larger than a segment, are counted."""
     with opened(path) as store:
         store.log.append([b"x" * 700] * 50)
         store.log.append([b"y" * 9000])
@@ -169,7 +171,7 @@ def test_batches_that_run_over_segments_are_counted(path: Path) -> None:
 
 
 def test_no_such_channel(path: Path) -> None:
-    """A path without a channel, or a file, is an error and not a finding."""
+    """Verifying a path without a channel, or a file, raises an error."""
     with pytest.raises(ChannelNotFoundError):
         verify(path)
     path.mkdir()
@@ -207,14 +209,14 @@ def test_what_the_disk_refuses_is_a_finding(path: Path) -> None:
 def test_progress_reaches_the_end(path: Path) -> None:
     """The callback gets the progress, and at the end that it is complete."""
     make_channel(path)
-    told: list[tuple[int, int]] = []
-    report = verify(path, progress=lambda done, total: told.append((done, total)), threads=1)
-    assert told[0] == (0, report.bytes)
-    assert told[-1] == (report.bytes, report.bytes)
+    steps: list[tuple[int, int]] = []
+    report = verify(path, progress=lambda done, total: steps.append((done, total)), threads=1)
+    assert steps[0] == (0, report.bytes)
+    assert steps[-1] == (report.bytes, report.bytes)
 
 
 def test_an_error_in_between_ends_all_threads(path: Path) -> None:
-    """The progress callback may end it, as Ctrl-C does."""
+    """An error of the progress callback, such as Ctrl-C, ends all threads."""
     make_channel(path)
 
     def enough(done: int, _total: int) -> None:
@@ -230,7 +232,7 @@ def test_an_error_in_between_ends_all_threads(path: Path) -> None:
 @pytest.mark.skipif(PURE, reason="the pure implementation would need minutes")
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC])
 def test_nothing_is_found_while_others_use_it(path: Path, durability: Durability) -> None:
-    """Segments are added, compressed, retired and recycled while it reads: none of that is damage."""
+    """Nothing is found while other processes add, compress, retire and recycle segments."""
     with opened(path, ChannelOptions(segment_size=4096, durability=durability)) as store:
         fill(store, 5)
         ended = threading.Event()

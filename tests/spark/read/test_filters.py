@@ -104,7 +104,7 @@ def pushing(spark: SparkSession) -> Iterator[SparkSession]:
 
 
 def test_arrow_says_what_spark_says(spark: SparkSession) -> None:
-    """Null, NaN, negative zero, the order of texts: for every filter that is taken, the rows that Spark would keep."""
+    """For every filter that Arrow evaluates the rows are those that Spark would keep, with null, NaN and texts."""
     batch = pa.RecordBatch.from_arrays(
         [pa.array(column, field.type) for column, field in zip(zip(*ROWS, strict=True), COLUMNS, strict=True)],
         schema=COLUMNS,
@@ -121,7 +121,7 @@ def test_arrow_says_what_spark_says(spark: SparkSession) -> None:
 
 @pytest.mark.parametrize("filter_", LEFT, ids=str)
 def test_what_arrow_would_judge_otherwise_is_left_to_spark(filter_: Filter) -> None:
-    """So is what it cannot judge at all."""
+    """A filter that Arrow evaluates differently, or cannot evaluate, is left to Spark."""
     assert not can_push(filter_, COLUMNS)
 
 
@@ -148,7 +148,7 @@ def reader(path: Path) -> FilteringReader:
     ids=str,
 )
 def test_a_filter_on_positions_narrows_what_is_read(path: Path, filters: list[Filter], expected: list[int]) -> None:
-    """A range of sequences or offsets is looked up: segments outside it are not even read."""
+    """A filter on sequences or offsets looks up its range, and segments outside it are not read."""
     fill(path, orders(1000), segment_size=4096)
     filtering = reader(path)
     assert filtering.pushFilters(filters) == []
@@ -177,7 +177,7 @@ def test_offsets_narrow_what_is_read(path: Path) -> None:
 
 
 def test_spark_pushes_filters(pushing: SparkSession, path: Path) -> None:
-    """With the option and the setting, nothing is left for Spark to filter but what Arrow cannot judge."""
+    """With the option and the setting Spark filters only what Arrow cannot evaluate."""
     fill(path, orders(2000), segment_size=16384)
     reader = pushing.read.format("filechannel").options(pushFilters="once", includeMetadata="true")
     chosen = reader.load(str(path)).where(
@@ -195,7 +195,7 @@ def test_spark_pushes_filters(pushing: SparkSession, path: Path) -> None:
 
 
 def test_the_setting_is_named(spark: SparkSession, path: Path) -> None:
-    """Without it Spark would ignore the option; it says what to set instead. A stream has no filters at all."""
+    """Without the setting the option raises an error that names it, and a stream refuses filters."""
     fill(path, orders(5))
     with pytest.raises(PySparkException, match=SETTING):
         spark.read.format("filechannel").option("pushFilters", "once").load(str(path)).where("id = 1").collect()
@@ -205,7 +205,7 @@ def test_the_setting_is_named(spark: SparkSession, path: Path) -> None:
 
 @pytest.mark.skipif(KEEPS_FILTERS_APART, reason="this Spark keeps the filters of queries apart")
 def test_rows_never_go_missing(pushing: SparkSession, path: Path) -> None:
-    """Where Spark takes the filters of one query for the next one of a frame, `true` is refused; that is why."""
+    """`true` is refused where Spark reuses the filters of one query for the next one of a frame."""
     fill(path, orders(20))
     with pytest.raises(PySparkException, match="which then misses rows; load a frame for each query"):
         pushing.read.format("filechannel").option("pushFilters", "true").load(str(path))

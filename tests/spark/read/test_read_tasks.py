@@ -23,5 +23,5 @@ MIB = 1 << 20
     ],
 )
 def test_few_tasks_that_keep_every_core_busy(size: int, cores: int, tasks: int) -> None:
-    """Small channels are one task, larger ones one for each core, and the largest the same number for each."""
+    """A small channel is read by one task, a larger one by one for each core, and the largest by several for each."""
     assert tasks_for(size, cores) == tasks

@@ -57,7 +57,7 @@ def batches(target: Path) -> list[Any]:
 
 
 def test_a_query_resumes_where_it_stopped(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Everything stored is read once; after a restart, what was sent since."""
+    """A query reads every stored message once, and after a restart those sent since then."""
     fill(path, orders(300), segment_size=4096)
     assert drained(spark, path, tmp_path) == list(range(300))
     assert drained(spark, path, tmp_path) == list(range(300))
@@ -66,7 +66,7 @@ def test_a_query_resumes_where_it_stopped(spark: SparkSession, path: Path, tmp_p
 
 
 def test_batches_have_at_most_so_many_records(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """`maxRecordsPerBatch` cuts what is there into batches of that size."""
+    """With `maxRecordsPerBatch` a query reads batches of at most that size."""
     fill(path, orders(25))
     assert drained(spark, path, tmp_path, maxRecordsPerBatch=10) == list(range(25))
     sequences = [next(iter(batch.values()))["sequence"] for batch in batches(tmp_path)]
@@ -74,7 +74,7 @@ def test_batches_have_at_most_so_many_records(spark: SparkSession, path: Path, t
 
 
 def test_batches_have_about_so_many_bytes(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """`maxBytesPerBatch` ends a batch with the record that reaches it."""
+    """With `maxBytesPerBatch` a batch ends with the record that reaches the size."""
     fill(path, orders(60))
     with open_channel(path, Order) as channel:
         size = channel.statistics().write_offset
@@ -87,7 +87,7 @@ def test_batches_have_about_so_many_bytes(spark: SparkSession, path: Path, tmp_p
 def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
     spark: SparkSession, path: Path, tmp_path: Path
 ) -> None:
-    """The name is registered at once, keeps unread data, and is positioned where the last but one batch ended."""
+    """The consumer of a query is registered at once, keeps unread data, and follows one batch behind."""
     fill(path, orders(200), segment_size=4096, retention=Retention(after_consumed="delete"))
     assert drained(spark, path, tmp_path, consumer="spark", maxRecordsPerBatch=100) == list(range(200))
     with open_channel(path, Order) as channel:
@@ -99,7 +99,7 @@ def test_a_consumer_shows_how_far_the_query_is_and_holds_the_data(
 
 
 def test_a_new_query_begins_at_the_consumers_position(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Without a checkpoint the consumer's position is the start, unless an option sets one."""
+    """Without a checkpoint a query begins at the position of its consumer, unless an option sets another start."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
         receiver.receive_many(4)
@@ -109,7 +109,7 @@ def test_a_new_query_begins_at_the_consumers_position(spark: SparkSession, path:
 
 @several_writers
 def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """A name that another process owns is refused, and stays with its owner."""
+    """A consumer name that another process owns is refused, and keeps its owner."""
     fill(path, orders(10))
     with open_channel(path, Order) as channel, channel.receiver("spark") as receiver:
         query = drain(spark, path, tmp_path, consumer="spark")
@@ -119,7 +119,7 @@ def test_a_live_owner_is_not_robbed(spark: SparkSession, path: Path, tmp_path: P
 
 
 def test_many_channels_have_their_own_offsets(spark: SparkSession, tmp_path: Path) -> None:
-    """A query follows all channels of a glob; one that is new at a restart is read from its oldest message."""
+    """A query over a glob keeps an offset for each channel, and reads a new one from its oldest message."""
     fill(tmp_path / "orders-a", orders(10))
     fill(tmp_path / "orders-b", orders(10, 10))
     assert drained(spark, tmp_path / "orders-*", tmp_path, maxRecordsPerBatch=6) == list(range(20))
@@ -130,7 +130,7 @@ def test_many_channels_have_their_own_offsets(spark: SparkSession, tmp_path: Pat
 
 
 def test_a_channel_created_later_is_read(spark: SparkSession, tmp_path: Path) -> None:
-    """A channel that matches a glob and is created after the query started is read from the next batch on."""
+    """A channel that is created while a query runs, and matches its glob, is read from the next batch on."""
     fill(tmp_path / "orders-a", orders(5))
     checkpoint = tmp_path / "checkpoint"
     found = set[int]()
@@ -160,7 +160,7 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 
 
 def test_a_channel_is_read_as_soon_as_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel that is still being created is skipped, at each step, until it is complete."""
+    """A channel that is being created is skipped at each step until it is complete."""
     path = tmp_path / "orders-b"
     monkeypatch.setattr("filechannel.spark.read.stream._LOOK", 0.0)
     fill(tmp_path / "orders-a", orders(5))
@@ -192,7 +192,7 @@ def ids(reader: StreamReader, task: InputPartition) -> list[int]:
 
 
 def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
-    """Spark asks twice where to begin, commits late or never, stops late or never: what counts is the next question."""
+    """Whatever Spark asks, commits or stops twice, late or never, the next batch begins where it asks for it."""
     fill(path, orders(20), segment_size=4096)
     source = ChannelSource({"path": str(path), "consumer": "spark", "maxRecordsPerBatch": "10"})
     reader = pickle.loads(pickle.dumps(source.streamReader(schema_of(Order))))
@@ -221,7 +221,7 @@ def test_a_reader_is_asked_in_its_own_way(path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
-    """Planning the query raises an error with the option and what to do."""
+    """Wrong options of a query are refused when it is planned, with the option and what to do."""
     fill(path, orders(1))
     source = ChannelSource({"path": str(path), **{name.lower(): value for name, value in options.items()}})
     with pytest.raises((FileChannelError, ValueError), match=expected):
@@ -229,7 +229,7 @@ def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected
 
 
 def test_a_replaced_channel_is_noticed(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """A checkpoint belongs to a channel, not to a path: a channel may be moved, but not replaced."""
+    """A checkpoint continues with a channel that was moved, and refuses one that replaced it."""
     fill(path, orders(10))
     assert drained(spark, path, tmp_path) == list(range(10))
     path.rename(tmp_path / "moved")
@@ -242,7 +242,7 @@ def test_a_replaced_channel_is_noticed(spark: SparkSession, path: Path, tmp_path
 
 
 def test_reclaimed_messages_are_an_error(spark: SparkSession, path: Path, tmp_path: Path) -> None:
-    """Messages that were reclaimed before the query read them are not skipped silently."""
+    """Messages that were reclaimed before the query read them raise an error."""
     fill(path, orders(10))
     assert drained(spark, path, tmp_path) == list(range(10))
     with open_channel(path, Order) as channel, channel.sender() as sender:

@@ -66,7 +66,7 @@ def test_there_and_back(path: Path, message_type: Any, messages: list[Any]) -> N
     ids=["Struct", "everything", "dataclass", "array-like", "tagged", "dict", "raw"],
 )
 def test_the_short_way_is_the_long_way(path: Path, message_type: Any, messages: list[Any]) -> None:
-    """Records have the very bytes that msgspec writes of the same rows, also those of a slice."""
+    """The fast path writes the bytes that msgspec writes for the same rows, also for a slice."""
     fill(path, messages, message_type)
     (batch,) = batches(path)
     manifest, schema = channel_at(path, None)
@@ -89,7 +89,7 @@ def staged(message_type: Any, arrow: pa.DataType, values: list[Any], limit: int 
 
 
 def test_values_that_only_the_slow_path_encodes() -> None:
-    """Other notations of a UUID, a key that occurs twice, floats as keys and wide offsets are encoded all the same."""
+    """Other notations of UUIDs, duplicate keys, float keys and wide offsets are encoded by the slow path."""
     key = UUID(int=5)
     assert staged(UUID, pa.string(), [key.hex, str(key), f"{{{key}}}"]) == [key] * 3
     pairs = pa.map_(pa.string(), pa.int64())
@@ -101,7 +101,7 @@ def test_values_that_only_the_slow_path_encodes() -> None:
 
 
 def test_rows_that_are_no_messages() -> None:
-    """The field is named, whichever way found it."""
+    """A row that is not a message raises an error that names the field, on either path."""
     with pytest.raises(ValueError, match="column 'value' is 'x' in a row, which is not a UUID"):
         staged(UUID, pa.string(), [str(UUID(int=5)), "x"])
     with pytest.raises(ValueError, match="column 'value' is 'green' in a row; the field is one of"):
@@ -113,7 +113,7 @@ def test_rows_that_are_no_messages() -> None:
 
 
 def test_narrower_numbers_and_fewer_columns() -> None:
-    """Integers of 32 bits are numbers like others; fields with a default may be missing."""
+    """Integers of 32 bits are encoded like wider ones, and fields with a default may be missing."""
     given = StructType([StructField("qty", IntegerType()), *schema_of(Order).fields[:2]])
     columns = {"qty": pa.array([7], pa.int32()), "id": pa.array([1], pa.int64()), "sku": pa.array(["a"])}
     batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))  # type: ignore[call-arg]
@@ -124,7 +124,7 @@ def test_narrower_numbers_and_fewer_columns() -> None:
 
 
 def test_what_rows_cannot_be() -> None:
-    """A union, and an array that lacks a field."""
+    """A union, and an array without one of its fields, cannot be encoded from rows."""
     with pytest.raises(ValueError, match=r"messages are Cancel \| Refund, which cannot be distinguished in rows"):
         Rows("msgpack", describe(Cancel | Refund), StructType([]))
     with pytest.raises(ValueError, match="messages are arrays, which need every field, and there is no column 'right'"):

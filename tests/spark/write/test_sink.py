@@ -39,7 +39,7 @@ def write(rows: DataFrame, path: Path, **options: object) -> None:
 
 
 def test_every_row_is_a_message(spark: SparkSession, path: Path) -> None:
-    """Rows come out as typed messages, in the order of the partitions; nothing stays behind."""
+    """Rows become typed messages in the order of the partitions, and leave no file behind."""
     fill(path, [])
     write(frame(spark, orders(300)), path)
     write(frame(spark, orders(10, 300)), path)
@@ -48,7 +48,7 @@ def test_every_row_is_a_message(spark: SparkSession, path: Path) -> None:
 
 
 def test_a_channel_is_made_if_the_type_is_named(spark: SparkSession, path: Path) -> None:
-    """`type` says what the messages are."""
+    """A write with `type` creates the channel for messages of that type."""
     write(frame(spark, orders(5)), path, type="tests.spark.messages:Order")
     assert sorted(received(path), key=lambda order: order.id) == orders(5)
     with pytest.raises(PySparkException, match=r"there is no channel at .* name the type of its messages"):
@@ -56,7 +56,7 @@ def test_a_channel_is_made_if_the_type_is_named(spark: SparkSession, path: Path)
 
 
 def test_a_round_trip_of_every_type(spark: SparkSession, tmp_path: Path) -> None:
-    """What was read from one channel can be written to another of the same type."""
+    """Rows that were read from one channel can be written to another of the same type."""
     fill(tmp_path / "a", [EVERYTHING], Everything)
     fill(tmp_path / "b", [], Everything)
     write(spark.read.format("filechannel").load(str(tmp_path / "a")), tmp_path / "b")
@@ -71,7 +71,7 @@ def test_a_round_trip_of_every_type(spark: SparkSession, tmp_path: Path) -> None
 def test_a_round_trip_of_other_message_types(
     spark: SparkSession, tmp_path: Path, message_type: Any, messages: list[Any]
 ) -> None:
-    """A row is a message whatever its type is made of."""
+    """Rows of any message type can be written again."""
     fill(tmp_path / "a", messages, message_type)
     fill(tmp_path / "b", [], message_type)
     write(spark.read.format("filechannel").load(str(tmp_path / "a")), tmp_path / "b")
@@ -79,7 +79,7 @@ def test_a_round_trip_of_other_message_types(
 
 
 def test_a_batch_with_a_number_is_written_once(spark: SparkSession, path: Path) -> None:
-    """`txnId` and `batchId`: what was written under both, or under a later number, is not written again."""
+    """A batch with `txnId` and `batchId` is written once, and not after a later number."""
     fill(path, [])
     for _ in range(2):
         write(frame(spark, orders(10)), path, txnId="nightly", batchId=0)
@@ -105,7 +105,7 @@ def stream(spark: SparkSession, source: Path, target: Path, checkpoint: Path, **
 
 
 def test_a_query_that_does_a_batch_again_writes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark forgets that a batch was committed, as it does when its driver is killed there: the channel has not."""
+    """A batch that Spark repeats, as after its driver was killed, is not written again."""
     source, target, checkpoint = tmp_path / "a", tmp_path / "b", tmp_path / "checkpoint"
     fill(source, orders(30))
     fill(target, [])
@@ -122,7 +122,7 @@ def test_a_query_that_does_a_batch_again_writes_nothing_twice(spark: SparkSessio
 
 
 def test_a_new_checkpoint_under_the_same_name_writes_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
-    """`txnId` outlives the query's own id."""
+    """A query with a new checkpoint and the same `txnId` writes no batch twice."""
     source, target = tmp_path / "a", tmp_path / "b"
     fill(source, orders(30))
     fill(target, [])
@@ -132,7 +132,7 @@ def test_a_new_checkpoint_under_the_same_name_writes_nothing_twice(spark: SparkS
 
 
 def test_a_failed_task_leaves_nothing(spark: SparkSession, path: Path) -> None:
-    """A row that is not a message fails the job: nothing is published, and the next commit sweeps the staged files."""
+    """A row that is not a message fails the job, publishes nothing, and the next commit deletes the staged files."""
     fill(path, [], Everything)
     rows = spark.createDataFrame([(1,), (2,)], "id bigint")
     fill(path.parent / "older", [], Older)
@@ -143,7 +143,7 @@ def test_a_failed_task_leaves_nothing(spark: SparkSession, path: Path) -> None:
 
 
 def test_an_abort_after_the_commit_takes_nothing_back(path: Path) -> None:
-    """Spark may say that a batch has failed which is there: it stays, however often that is said."""
+    """An abort after the commit, however often, does not remove the batch."""
     fill(path, [], int)
     columns = schema_of(int)
     batch = pa.RecordBatch.from_arrays([pa.array([7], pa.int64())], schema=pa.schema([("value", pa.int64())]))
@@ -161,7 +161,7 @@ def test_an_abort_after_the_commit_takes_nothing_back(path: Path) -> None:
 
 
 def test_what_failed_attempts_left_is_swept(path: Path) -> None:
-    """The commit of a later batch removes what earlier attempts of the same query have staged."""
+    """The commit of a later batch deletes what earlier attempts of the same query staged."""
     fill(path, [])
     options = WriteOptions.of_stream({"path": str(path), "txnId": "q"})
     schema = StructType(schema_of(Order).fields[:2])
@@ -178,7 +178,7 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
 
 
 def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each commit removes what retention says, for perhaps nobody else ever opens the channel."""
+    """Each commit reclaims what retention allows, because no other process may open the channel."""
     monkeypatch.setattr(reclaim_by_retention, "_FLUSH_WAIT_SECONDS", 0.0)  # as if the commits were a second apart
     fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
     for number in range(40):
@@ -189,7 +189,7 @@ def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypat
 
 
 def test_a_batch_waits_for_capacity(path: Path) -> None:
-    """With the policy to wait, the commit of a batch waits, and proceeds when a consumer has freed capacity."""
+    """With the policy "wait" a commit waits until a consumer frees capacity."""
     with (
         open_channel(path, int, options=ChannelOptions(capacity=Capacity(max_messages=3))) as channel,
         channel.receiver("slow") as receiver,
@@ -207,7 +207,7 @@ def test_a_batch_waits_for_capacity(path: Path) -> None:
 
 
 def test_a_batch_waits_only_so_long(path: Path) -> None:
-    """`roomTimeout` bounds the wait: then nothing is published, and the error names the option and the full channel."""
+    """A commit whose wait exceeds `roomTimeout` publishes nothing, and the error names the option and the channel."""
     options = ChannelOptions(capacity=Capacity(max_messages=3))
     with (
         open_channel(path, int, options=options) as channel,
@@ -239,7 +239,7 @@ def test_a_batch_waits_only_so_long(path: Path) -> None:
     ],
 )
 def test_wrong_options_are_refused(path: Path, options: dict[str, str], expected: str) -> None:
-    """The error comes before a task starts, with the option and its valid values."""
+    """Wrong options of a write are refused before a task starts, with the valid values."""
     fill(path, [])
     with pytest.raises((FileChannelError, ValueError), match=expected):
         ChannelSource({"path": str(path), **options}).writer(schema_of(Order), overwrite=False)
@@ -261,7 +261,7 @@ def test_wrong_columns_are_refused_on_the_driver(spark: SparkSession, path: Path
 
 
 def test_overwrite_is_refused(spark: SparkSession, path: Path) -> None:
-    """A channel is only appended to."""
+    """Overwriting a channel is refused, because it can only be appended to."""
     fill(path, orders(1))
     with pytest.raises(PySparkException, match=r"only appended to: use .mode\('append'\)"):
         frame(spark, orders(1)).write.format("filechannel").mode("overwrite").save(str(path))
@@ -270,7 +270,7 @@ def test_overwrite_is_refused(spark: SparkSession, path: Path) -> None:
 
 @pytest.mark.parametrize(("mode", "expected"), [("complete", "only appended to"), ("update", "(?i)update")])
 def test_other_output_modes_are_refused(spark: SparkSession, tmp_path: Path, mode: str, expected: str) -> None:
-    """A query that would have to change rows fails, and nothing is written."""
+    """A query whose output mode changes rows fails, and nothing is written."""
     source, target = tmp_path / "a", tmp_path / "b"
     fill(source, orders(5))
     fill(target, [], Older)
@@ -284,7 +284,7 @@ def test_other_output_modes_are_refused(spark: SparkSession, tmp_path: Path, mod
 
 
 def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) -> None:
-    """A name that an Enum does not have, and text that is not a UUID, are refused before anything is published."""
+    """An unknown Enum name, and text that is not a UUID, are refused before anything is published."""
     fill(path, [EVERYTHING], Everything)
     rows = spark.read.format("filechannel").load(str(path))
     for column, expected in (
@@ -299,7 +299,7 @@ def test_values_that_a_receiver_would_refuse(spark: SparkSession, path: Path) ->
 
 @several_writers
 def test_a_waiting_receiver_is_woken(spark: SparkSession, path: Path) -> None:
-    """A receiver of another process that waits gets the rows at once."""
+    """A write wakes a receiver of another process that waits."""
     with open_channel(path, Order) as channel, channel.receiver() as receiver:
         write(frame(spark, orders(3)), path)
         assert sorted(order.id for order in receiver.receive_many(3)) == [0, 1, 2]

@@ -25,7 +25,7 @@ def _is_running() -> bool:
 
 
 def test_everything_comes_in_order() -> None:
-    """All items, also if there are none; then the thread has ended."""
+    """All items are read in order, also none, and then the thread has ended."""
     for stop in (1, 2, 3, 500):
         ended = Event()
         assert list(read_ahead(_count(stop, ended))) == list(range(1, stop))
@@ -52,7 +52,7 @@ def test_the_next_item_is_read_while_one_is_used() -> None:
 
 
 def test_an_error_comes_behind_the_items_before_it() -> None:
-    """What fails over there is raised here."""
+    """An error of the source is raised behind the items before it."""
     ended, found = Event(), list[int]()
     with pytest.raises(ValueError, match="gone"):
         found.extend(read_ahead(_count(4, ended, ValueError("gone"))))
@@ -64,7 +64,7 @@ def test_an_error_comes_behind_the_items_before_it() -> None:
 
 
 def test_closing_early_leaves_nothing_behind() -> None:
-    """Closed in the middle, no more is read, the source is closed and the thread has ended."""
+    """Closing in the middle closes the source, and the thread ends."""
     ended = Event()
     items = read_ahead(_count(1000, ended))
     assert next(items) == 1

@@ -49,7 +49,7 @@ class LateFiles(Files):
 
 
 def test_every_sender_of_a_failed_flush_gets_an_error_and_its_capacity_back(path: Path, background: Background) -> None:
-    """Once; later messages are on disk, in a fresh file, and counted without the offset gap."""
+    """After a failed flush each sender gets one error and its capacity back, and offset gaps are not counted."""
     files = FaultyFiles()
     with opened(path, DURABLE, files=files) as store:
         store.log.append([b"kept"])
@@ -82,7 +82,7 @@ def test_every_sender_of_a_failed_flush_gets_an_error_and_its_capacity_back(path
 
 
 def test_an_overtaken_idle_reader_gets_where_the_log_begins(path: Path) -> None:
-    """Although the files exist as long as no process has removed them."""
+    """An overtaken idle reader gets the new begin of the log, although the files are not deleted yet."""
     with opened(path, DROP) as store:
         cursor = store.cursors.open("slow")
         reader = reader_of(store, cursor)
@@ -102,7 +102,7 @@ def test_an_overtaken_idle_reader_gets_where_the_log_begins(path: Path) -> None:
 def test_a_process_that_dies_before_the_files_are_removed_leaves_them_to_the_next(
     path: Path, background: Background
 ) -> None:
-    """The log begins where it was decided; the next open removes the rest, and consumers still get the error."""
+    """If a process dies before it deletes dropped files, the next open does, and the begin of the log stays."""
     with opened(path, DROP) as store:
         cursor = store.cursors.open("slow")
         reader = reader_of(store, cursor)
@@ -136,7 +136,7 @@ def _send_beside_a_slow_consumer(store: Store, messages: int) -> None:
 def test_an_overtaken_consumer_gets_the_error_whatever_the_capacity_is_then(
     path: Path, background: Background, capacity: Capacity | None
 ) -> None:
-    """It was changed, and then every process died before the files were removed."""
+    """An overtaken consumer gets the error although the capacity changed and every process died in between."""
     with opened(path, DROP) as store:
         _send_beside_a_slow_consumer(store, 40)
         store.configure(lambda manifest: replace(manifest, options=replace(manifest.options, capacity=capacity)))
@@ -151,7 +151,7 @@ def test_an_overtaken_consumer_gets_the_error_whatever_the_capacity_is_then(
 def test_a_purge_that_died_is_finished_by_the_next_process(
     path: Path, options: ChannelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Closed consumers resume behind it without an error, whatever the capacity."""
+    """The next process finishes a purge whose process died, and closed consumers continue behind it."""
     with opened(path, options) as store:
         _send_beside_a_slow_consumer(store, 12)
         monkeypatch.setattr(store.cursors, "move_unowned", _die)
@@ -170,7 +170,7 @@ def _die(_: LogPosition) -> None:
 
 @pytest.mark.parametrize("at", range(1, 8))
 def test_a_full_disk_while_the_oldest_are_dropped(path: Path, at: int) -> None:
-    """Whatever call fails, the batch is sent whole or not at all, and sending works when there is space."""
+    """If any call fails on a full disk while the oldest are dropped, the batch is sent whole or not at all."""
     options = ChannelOptions(capacity=Capacity(max_messages=2, on_full="drop_oldest"), segment_size=4096)
     files = FaultyFiles()
     with opened(path, options, files=files) as store:
@@ -191,7 +191,7 @@ def test_a_full_disk_while_the_oldest_are_dropped(path: Path, at: int) -> None:
 
 
 def test_a_seal_needs_no_capacity(path: Path) -> None:
-    """It is not a message."""
+    """A seal needs no capacity, because it is not a message."""
     with opened(path, FULL) as store:
         for _ in range(4):
             store.log.append([b"x"])
@@ -201,7 +201,7 @@ def test_a_seal_needs_no_capacity(path: Path) -> None:
 
 
 def test_senders_remove_what_they_dropped_if_no_other_process_does(path: Path) -> None:
-    """However many segments that are, few files wait to be removed."""
+    """Senders delete the segments they dropped if no other process does, so that few files wait."""
     options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options) as store:
         for number in range(200):
@@ -212,7 +212,7 @@ def test_senders_remove_what_they_dropped_if_no_other_process_does(path: Path) -
 
 
 def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path: Path) -> None:
-    """The error is counted, and the next process tries again."""
+    """A sender that cannot delete what it dropped returns, the error is counted, and the next process tries again."""
     files = FaultyFiles()
     options = ChannelOptions(capacity=Capacity(max_messages=4, on_full="drop_oldest"), segment_size=4096)
     with opened(path, options, files=files) as store:
@@ -229,7 +229,7 @@ def test_a_sender_that_cannot_remove_what_it_dropped_has_sent_all_the_same(path:
 
 
 def test_a_batch_whose_beginning_was_dropped_is_on_disk_before_its_files_are_deleted(path: Path) -> None:
-    """After a power cut nothing is missing from its middle."""
+    """The rest of a batch whose beginning was dropped is flushed before its files are deleted."""
     with opened(path, DROP) as store:
         store.log.append([b"%02d" % number + bytes(990) for number in range(12)])
         for _ in range(6):
@@ -247,7 +247,7 @@ def test_a_batch_whose_beginning_was_dropped_is_on_disk_before_its_files_are_del
 
 @pytest.mark.parametrize("how", ["finished", "everything"])
 def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background: Background, how: str) -> None:
-    """What senders drop during a flush is part of the next checkpoint: after this one all could be lost."""
+    """A checkpoint never has a beginning of the log behind its end, although senders drop during the flush."""
     files = LateFiles()
     with opened(path, DROP, files=files) as store:
         store.log.append([b"first"])
@@ -264,7 +264,7 @@ def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background
 
 
 def test_the_positions_of_producers_in_dropped_records_are_kept(path: Path) -> None:
-    """Their files contain them before the records are deleted."""
+    """Before dropped records are deleted the positions of their producers are in their files."""
     with opened(path, DROP) as store:
         producer = store.producers.open("0" * 32 + ".name")
         first = ProducerPosition(store.control.write_offset, 7, 0, 0)
@@ -295,7 +295,7 @@ class TornFiles(Files):
 
 
 def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_up(path: Path) -> None:
-    """What it has read frees capacity, and what it has not uses it, as of any other."""
+    """A consumer that moves while the backlog is computed counts like any other."""
     files = TornFiles()
     with opened(path, FULL, files=files) as store:
         cursor = store.cursors.open("busy")
@@ -313,7 +313,7 @@ def test_a_consumer_counts_although_it_was_moving_when_it_was_looked_up(path: Pa
 
 @pytest.mark.parametrize("damaged", [b"", b"\1" * CURSOR_OWNER, bytes(4096)])
 def test_a_damaged_position_holds_everything_back(path: Path, damaged: bytes) -> None:
-    """It may start from the oldest message: until it is repaired or removed the others free no capacity."""
+    """A consumer with a damaged position holds back everything until it is repaired or removed."""
     with opened(path, FULL) as store:
         for name in ("damaged", "fine"):
             cursor = store.cursors.open(name)

@@ -78,7 +78,7 @@ def waiting(tmp_path: Path) -> Callable[[], Fork]:
 
 
 def test_the_turn_rotates(member: Callable[[], Member]) -> None:
-    """From each process that waits to the next one, and back to the first."""
+    """The turn passes from each waiting process to the next one, and back to the first."""
     members = [member() for _ in range(3)]
     for each in members:
         each.wait()
@@ -92,7 +92,7 @@ def test_the_turn_rotates(member: Callable[[], Member]) -> None:
 
 
 def test_a_dead_process_is_not_served(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
-    """However many were killed while they waited: they are skipped, and do not wait any more."""
+    """Waiting processes that were killed are skipped and do not wait any more."""
     us = member()
     children = [waiting() for _ in range(3)]
     dead = us.processes.others()
@@ -108,7 +108,7 @@ def test_a_dead_process_is_not_served(member: Callable[[], Member], waiting: Cal
 def test_a_process_that_was_found_dead_does_not_wait_for_any_other(
     member: Callable[[], Member], waiting: Callable[[], Fork]
 ) -> None:
-    """Every process sees from then on that the dead one does not wait."""
+    """When one process finds another one dead every process sees that it does not wait."""
     us, another = member(), member()
     child = waiting()
     assert not us.may_send()
@@ -119,7 +119,7 @@ def test_a_process_that_was_found_dead_does_not_wait_for_any_other(
 
 
 def test_the_next_owner_of_a_dead_slot_keeps_waiting(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
-    """The entry of the next process names the dead one, and the slot's flag is not its own."""
+    """The waiting flag of a dead process is not that of the next owner of its slot."""
     us = member()
     waiting().kill()
     following = member()

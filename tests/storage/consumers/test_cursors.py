@@ -81,7 +81,7 @@ def _mark(offset: int) -> LogPosition:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_any_name_becomes_one_safe_file(tmp_path: Path, name: str) -> None:
-    """Whatever a name contains, its file lies in the directory, and the name comes back."""
+    """The file of any name lies in the directory, and the name can be read from it."""
     cursors = _cursors(tmp_path / "consumers")
     (tmp_path / "consumers").mkdir()
     cursors.close(cursors.open(name))
@@ -93,7 +93,7 @@ def test_any_name_becomes_one_safe_file(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "A" * 201, "日" * 100, "\ud800"])
 def test_some_names_are_refused(tmp_path: Path, name: str) -> None:
-    """No name, a name that is too long for a file and one that is not text are wrong arguments."""
+    """An empty name, one too long for a file, and one that is not text are refused."""
     with pytest.raises(ValueError, match=r"empty|too long|lone surrogate"):
         _cursors(tmp_path).open(name)
     assert os.listdir(tmp_path) == []
@@ -107,7 +107,7 @@ def test_other_files_are_not_consumers(tmp_path: Path, stray: str) -> None:
 
 
 def test_a_directory_is_not_a_consumer(tmp_path: Path) -> None:
-    """Something else under a consumer's file name is left alone."""
+    """A directory under the file name of a consumer is left alone."""
     (tmp_path / "x.cursor").mkdir()
     (tmp_path / "y.group").mkdir()
     assert _cursors(tmp_path).names() == []
@@ -117,7 +117,7 @@ def test_a_directory_is_not_a_consumer(tmp_path: Path) -> None:
 
 
 def test_a_new_consumer_has_no_position(tmp_path: Path) -> None:
-    """The name is registered, and has no position."""
+    """A new consumer is registered without a position."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("new")
     assert cursor.position is None
@@ -127,7 +127,7 @@ def test_a_new_consumer_has_no_position(tmp_path: Path) -> None:
 
 
 def test_a_position_outlives_its_owner(tmp_path: Path) -> None:
-    """The next owner resumes where the last one stopped."""
+    """The next owner of a name resumes where the last one stopped."""
     for number in range(1, 6):
         cursors = _cursors(tmp_path)
         cursor = cursors.open("name")
@@ -138,7 +138,7 @@ def test_a_position_outlives_its_owner(tmp_path: Path) -> None:
 
 
 def test_a_position_may_move_back(tmp_path: Path) -> None:
-    """The newest position counts, not the farthest."""
+    """The newest position counts, not the largest."""
     cursor = _cursors(tmp_path).open("name")
     cursor.store(500, 5, 0)
     cursor.store(100, 1, 0)
@@ -148,7 +148,7 @@ def test_a_position_may_move_back(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", range(CURSOR.size))
 def test_a_torn_position_does_not_count(tmp_path: Path, position: int) -> None:
-    """If the newest slot is damaged anywhere, the one before it counts, and the next one is written over it."""
+    """If the newest slot is damaged the one before counts, and the next position overwrites the damaged one."""
     cursor = _cursors(tmp_path).open("name")
     cursor.store(100, 1, 0)
     cursor.store(200, 2, 0)
@@ -171,7 +171,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
 
 @pytest.mark.parametrize("damage", [pytest.param(damage, id=what) for what, damage in DAMAGES.items()])
 def test_a_damaged_cursor_cannot_be_opened(tmp_path: Path, damage: Callable[[bytes], bytes]) -> None:
-    """A position that cannot be read is reported and left as it is, for every owner; removing it makes it new."""
+    """A damaged position is reported to every owner and kept; after removal the name is new."""
     cursors, path = _cursors(tmp_path / "consumers"), tmp_path / "consumers" / file_name("name")
     path.parent.mkdir()
     cursor = cursors.open("name")
@@ -191,7 +191,7 @@ def test_a_damaged_cursor_cannot_be_opened(tmp_path: Path, damage: Callable[[byt
 
 
 def test_a_cursor_that_is_cut_off_behind_its_position_is_completed(tmp_path: Path) -> None:
-    """What is left contains the position."""
+    """A cursor that was cut off behind its position is completed."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     cursor.store(100, 1, 0)
@@ -204,7 +204,7 @@ def test_a_cursor_that_is_cut_off_behind_its_position_is_completed(tmp_path: Pat
 
 
 def test_a_name_whose_owner_died_before_it_had_a_position_is_new(tmp_path: Path) -> None:
-    """No caller got it as registered."""
+    """A name whose owner died before it had a position is new, because no caller got it."""
     cursors = _cursors(tmp_path)
     cursors.close(cursors.open("name"))
     assert cursors.open("name").position is None
@@ -212,7 +212,7 @@ def test_a_name_whose_owner_died_before_it_had_a_position_is_new(tmp_path: Path)
 
 
 def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not every file system has files without names."""
+    """A cursor is created with a temporary name on file systems without unnamed files."""
     wanted, really = list[int](), os.open
 
     def refuse(path: Path, flags: int, *rest: int, dir_fd: int | None = None) -> int:
@@ -232,7 +232,7 @@ def test_a_file_without_a_name_is_made_where_there_are_none(tmp_path: Path, monk
 
 
 def test_no_process_sees_a_file_before_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without unnamed files it has another name until then, and the consumer name is in use in between."""
+    """With a temporary name no process sees an incomplete file, and the consumer name is in use meanwhile."""
     really, write = os.open, os.pwrite
     seen: list[list[str]] = []
 
@@ -257,7 +257,7 @@ def test_no_process_sees_a_file_before_it_is_complete(tmp_path: Path, monkeypatc
 
 
 def test_a_disk_may_be_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Registering a new name waits for it, however long the lookup takes."""
+    """Registering a new name waits for a slow disk."""
     now = 0.0
 
     def later() -> float:
@@ -273,7 +273,7 @@ def test_a_disk_may_be_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_process_that_joins_a_group_waits_for_one_that_leaves_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A process that checks whether it is the last member has the name for itself, for that moment."""
+    """A member that joins waits for one that leaves and has the name to itself for a moment."""
     path, files = tmp_path / group_file_name("name"), Files()
     locks = _locks(tmp_path)
     own(files, locks, path, "name", 0o600, GROUP_SIZE, shared=True)[1].close()
@@ -284,7 +284,7 @@ def test_a_process_that_joins_a_group_waits_for_one_that_leaves_it(
 
 
 def test_a_short_file_has_no_position() -> None:
-    """Reading a position needs no whole file."""
+    """A file that is too short for a position has none."""
     assert read_position(b"") is None
     assert read_position(bytes(CURSOR_SIZE)) is None
 
@@ -293,7 +293,7 @@ def test_a_short_file_has_no_position() -> None:
 
 
 def test_a_name_has_one_owner(tmp_path: Path) -> None:
-    """The second one gets the owner in the error."""
+    """A name has one owner, and the error for a second one names it."""
     first, second = _cursors(tmp_path), _cursors(tmp_path)
     cursor = first.open("name")
     for cursors in (first, second):
@@ -306,7 +306,7 @@ def test_a_name_has_one_owner(tmp_path: Path) -> None:
 
 
 def test_being_refused_costs_no_descriptor(tmp_path: Path) -> None:
-    """However often a name is asked for in vain, nothing stays open."""
+    """A refused registration leaves no descriptor open, however often it is repeated."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     before = descriptors_under(tmp_path)
@@ -318,7 +318,7 @@ def test_being_refused_costs_no_descriptor(tmp_path: Path) -> None:
 
 
 def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
-    """A descriptor that another file may have by then is not closed."""
+    """Closing a name twice closes its descriptor once, whose number may be that of another file."""
     cursor = _cursors(tmp_path).open("name")
     cursor.close()
     other = os.open(tmp_path, os.O_RDONLY)
@@ -327,7 +327,7 @@ def test_closing_twice_is_closing_once(tmp_path: Path) -> None:
 
 
 def test_a_removed_name_is_deleted(tmp_path: Path) -> None:
-    """The file is deleted, and the name can be registered again."""
+    """Removing a name deletes its file, and the name can be registered again."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     cursor.store(100, 1, 0)
@@ -339,7 +339,7 @@ def test_a_removed_name_is_deleted(tmp_path: Path) -> None:
 
 
 def test_all_names_can_be_released(tmp_path: Path) -> None:
-    """A channel that closes releases every name it owned."""
+    """Closing a channel releases every name it owned."""
     cursors = _cursors(tmp_path)
     for name in "abc":
         cursors.open(name)
@@ -351,7 +351,7 @@ def test_all_names_can_be_released(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 3])
 def test_a_full_disk_registers_no_consumer(tmp_path: Path, at: int) -> None:
-    """A name without disk space is refused, has no owner, and succeeds later."""
+    """Without disk space a name is refused and has no owner, and is registered later."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     before = descriptors_under(tmp_path)
@@ -369,7 +369,7 @@ def test_a_full_disk_registers_no_consumer(tmp_path: Path, at: int) -> None:
 
 
 def test_only_names_without_an_owner_are_moved(tmp_path: Path) -> None:
-    """Names with an earlier position are moved, unless they have an owner or no position."""
+    """A purge moves names with an earlier position, and not those with an owner or without a position."""
     cursors = _cursors(tmp_path)
     for name, offset in (("behind", 10), ("before", 500), ("owned", 10)):
         cursor = cursors.open(name)
@@ -385,7 +385,7 @@ def test_only_names_without_an_owner_are_moved(tmp_path: Path) -> None:
 
 
 def test_a_flush_covers_every_name(tmp_path: Path) -> None:
-    """Names that are owned, that were owned, and those of earlier processes; and new names once."""
+    """A flush covers every name, owned or not, of this and earlier processes, and new names once."""
     first = _cursors(tmp_path)
     first.close(first.open("before us"))
     files = FaultyFiles()
@@ -403,7 +403,7 @@ def test_a_flush_covers_every_name(tmp_path: Path) -> None:
 
 
 def test_a_removed_name_needs_no_flush(tmp_path: Path) -> None:
-    """A deleted file is not an error; removing a name is flushed."""
+    """A flush accepts that a name was removed, and flushes its removal."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     cursors.flush()
@@ -416,7 +416,7 @@ def test_a_removed_name_needs_no_flush(tmp_path: Path) -> None:
 
 
 def test_the_owner_is_a_note_beside_the_position() -> None:
-    """Describing the owner does not touch the slots."""
+    """Describing the owner does not change the position slots."""
     assert CURSOR_SLOTS[-1] + CURSOR.size <= CURSOR_OWNER
     assert CURSOR_SLOTS[-1] + CURSOR.size <= 512  # one sector: never torn between the two slots
 
@@ -425,7 +425,7 @@ def test_the_owner_is_a_note_beside_the_position() -> None:
 
 
 def test_the_name_of_a_killed_owner_is_free_although_its_child_lives(tmp_path: Path) -> None:
-    """The child has the map of its parent, and nothing that keeps the name."""
+    """The name of a killed owner is free, although its child is alive with the map."""
 
     def own() -> object:
         cursors = _cursors(tmp_path)
@@ -440,7 +440,7 @@ def test_the_name_of_a_killed_owner_is_free_although_its_child_lives(tmp_path: P
 
 
 def test_a_child_does_not_take_the_name_away(tmp_path: Path) -> None:
-    """Whatever it closes is its own, and when it ends the name still has its owner."""
+    """A forked child that closes names or ends leaves its parent as their owner."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
 
@@ -482,7 +482,7 @@ class Removing(Files):
 
 @pytest.mark.parametrize("make_again", [False, True])
 def test_a_name_that_is_removed_during_a_registration_is_created_again(tmp_path: Path, make_again: bool) -> None:
-    """The owner of a name has the file that the name refers to."""
+    """A name that is removed during its registration is created again, so that its owner has the current file."""
     path = tmp_path / file_name("name")
     _cursors(tmp_path).open("name").close()
     removing = Removing(path, make_again=make_again)
@@ -498,7 +498,7 @@ def test_a_name_that_is_removed_during_a_registration_is_created_again(tmp_path:
 
 
 def test_a_name_without_disk_space_is_not_registered(tmp_path: Path) -> None:
-    """Nothing is left of it; an existing name stays."""
+    """Without disk space a new name leaves nothing behind, and an existing one stays."""
     files = FaultyFiles()
     cursors = _cursors(tmp_path, files)
     known = cursors.open("known")

@@ -75,7 +75,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_only_what_is_overdue_is_removed(names: Names, clock: Clock) -> None:
-    """Each name has its own term, and one without a term stays."""
+    """Only names whose own expiry time is over are removed, and those without one stay."""
     for name, expires in (("short", 10), ("long", 100), ("stays", None)):
         names.register(name, expires)
     assert names.remove_expired() == []
@@ -89,7 +89,7 @@ def test_only_what_is_overdue_is_removed(names: Names, clock: Clock) -> None:
 
 
 def test_every_change_is_counted(names: Names, clock: Clock) -> None:
-    """Registering and removing are; owning a name with a position is not."""
+    """Registering and removing increment the counter of changes, and owning a name with a position does not."""
     names.register("a", 10)
     assert names.changes == 1
     names.register("a")
@@ -105,7 +105,7 @@ def test_every_change_is_counted(names: Names, clock: Clock) -> None:
 
 
 def test_a_clock_that_is_set_back_removes_nothing(names: Names, clock: Clock) -> None:
-    """An owner that left in the future has not left long ago."""
+    """After the clock was set back an owner that left in the future is not expired."""
     names.register("a", 10)
     clock.pass_seconds(-1000)
     assert names.remove_expired() == []
@@ -113,7 +113,7 @@ def test_a_clock_that_is_set_back_removes_nothing(names: Names, clock: Clock) ->
 
 @pytest.mark.parametrize("position", [*range(CURSOR_TERM, CURSOR_TERM + TERM.size)])
 def test_a_damaged_expiry_is_none(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
-    """A name with an unknown expiry stays."""
+    """A consumer with a damaged expiry does not expire."""
     names.register("a", 10)
     file = tmp_path / file_name("a")
     content = bytearray(file.read_bytes())
@@ -126,7 +126,7 @@ def test_a_damaged_expiry_is_none(names: Names, tmp_path: Path, clock: Clock, po
 
 @pytest.mark.parametrize("position", [*range(CURSOR_DEPARTURE, CURSOR_DEPARTURE + DEPARTURE.size)])
 def test_a_damaged_departure_is_stored_again(names: Names, tmp_path: Path, clock: Clock, position: int) -> None:
-    """The time starts when a process notices it."""
+    """A damaged departure time is stored again when a process notices it."""
     names.register("a", 10)
     file = tmp_path / file_name("a")
     content = bytearray(file.read_bytes())
@@ -141,7 +141,7 @@ def test_a_damaged_departure_is_stored_again(names: Names, tmp_path: Path, clock
 
 @pytest.mark.parametrize("size", [0, 1, CURSOR_OWNER, CURSOR_TERM, CURSOR_TERM + 11, CURSOR_DEPARTURE, CURSOR_SIZE])
 def test_a_short_file_does_not_expire(names: Names, tmp_path: Path, size: int) -> None:
-    """What was cut off says nothing; it is listed without a position."""
+    """A consumer whose file was cut off before its expiry does not expire, and is listed without a position."""
     content = bytes(size)
     assert read_term(content) is None
     assert not is_overdue(content, 10**20)
@@ -153,7 +153,7 @@ def test_a_short_file_does_not_expire(names: Names, tmp_path: Path, size: int) -
 
 
 def test_a_child_does_not_let_its_parent_leave(names: Names, tmp_path: Path) -> None:
-    """Closing what is the parent's notes nothing."""
+    """A forked child that closes a name of its parent stores no departure."""
     cursor = names.cursors.open("a")
     cursor.store(100, 1, 0)
     cursor.expire_after(10)
@@ -164,7 +164,7 @@ def test_a_child_does_not_let_its_parent_leave(names: Names, tmp_path: Path) -> 
 
 
 def test_a_departure_of_an_owner_that_returned_does_not_count(names: Names, tmp_path: Path) -> None:
-    """Nothing is stored about a live owner, and what was stored about the last one does not count."""
+    """A departure that was stored for an earlier owner does not count while the name has one."""
     names.register("a", 10)
     cursor = names.cursors.open("a")
     names.cursors.note_departure("a")
@@ -174,7 +174,7 @@ def test_a_departure_of_an_owner_that_returned_does_not_count(names: Names, tmp_
 
 
 def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> None:
-    """Each has its own error, and nothing stays open or is made."""
+    """Removing a name that is owned, and one that is missing, raise different errors and leave nothing open."""
     cursor = names.cursors.open("a")
     (tmp_path / "directory.cursor").mkdir()
     before = descriptors_under(tmp_path), sorted(os.listdir(tmp_path))
@@ -190,7 +190,7 @@ def test_removing_what_is_owned_or_not_there(names: Names, tmp_path: Path) -> No
 
 
 def test_a_directory_instead_of_a_file_is_a_damaged_consumer(names: Names, tmp_path: Path) -> None:
-    """It has the name, and no position; nothing that its consumer may need is removed."""
+    """A directory instead of a cursor is a damaged consumer without a position, which holds back everything."""
     (tmp_path / file_name("a")).mkdir()
     names.register("b")
     assert names.consumer_listing.names() == ["a", "b"]
@@ -218,7 +218,7 @@ class LateGroup(Files):
 
 
 def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
-    """A process that sees the other's file after creating its own gives way, and leaves nothing behind."""
+    """If both kinds of one name are registered at once, the process that sees the other file gives way."""
     files = LateGroup(tmp_path / "name.group")
     cursors = cursors_in(tmp_path, files, _locks(tmp_path, files))
     with pytest.raises(ConsumerMismatchError):
@@ -228,7 +228,7 @@ def test_of_two_kinds_at_once_none_or_one_is_registered(tmp_path: Path) -> None:
 
 
 def test_a_stopped_process_with_a_name_lock_is_not_waited_for(names: Names, tmp_path: Path) -> None:
-    """A process stopped with the name locked makes it busy, after a moment; an expired name is left alone."""
+    """A name lock of a stopped process makes the name busy after a moment, and an expired name is left alone."""
     names.register("a", 1e-9)
     locks = names.locks.beside(lock_of(tmp_path / file_name("a")))
     assert locks.take(NAME_REMOVER)

@@ -133,7 +133,7 @@ def path(tmp_path: Path) -> Path:
 
 
 def everything(rx: GroupReceiver[int]) -> list[int]:
-    """Receive and ack all there is; as long as somebody has to look again some time, that time is now."""
+    """Receive and ack all messages; if a check of the entries would be due later, do it now."""
     found, native = list[int](), rx._subscription.reader.native
     while True:
         while items := rx.receive_many_nowait(1):
@@ -148,7 +148,7 @@ def everything(rx: GroupReceiver[int]) -> list[int]:
 
 
 def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of taking, acking in and out of order, giving back and taking again: nothing is lost, nothing acked returns."""
+    """If a member dies at any step nothing is lost, and no acked message is redelivered."""
     group = path / "consumers/g.group"
     steps: list[tuple[set[int], set[int]]] = []
     with mapped(path) as content:
@@ -188,7 +188,7 @@ def test_a_member_may_die_at_every_step(path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_the_lock_is_taken_over_from_a_dead_process(path: Path) -> None:
-    """An entry that was stored and not announced is found; counts and the position are computed again."""
+    """After a lock holder died its entries are found, and the position and counts are computed again."""
     with mapped(path) as content:
         dying = Dying(content, DEAD, LEASE, lambda: None)
         dying.take(3)
@@ -204,7 +204,7 @@ def test_the_lock_is_taken_over_from_a_dead_process(path: Path) -> None:
 
 
 def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
-    """A call that may not wait gets nothing, and raises."""
+    """While a live process holds the group lock, a call that may not wait raises."""
     with open_channel(path, int) as channel, channel.group("g") as rx:
         group = rx._member._group
         with mapped(path) as content:
@@ -221,7 +221,7 @@ def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
 
 
 def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was acked out of order is redelivered, and attempts are counted from 1: the ring is not trusted."""
+    """After a reboot the group begins at its position, without acks out of order and with attempts from 1."""
     boots = Boots.install(monkeypatch)
     with open_channel(path, int) as channel, channel.group("g") as rx:
         deliveries = [rx.receive_delivery() for _ in range(5)]
@@ -237,7 +237,7 @@ def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.Mon
 
 
 def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
-    """Where `begun` says so, nothing behind the position counts."""
+    """After another boot garbage in the ring is dropped, and every message behind the position is delivered."""
     with mapped(path) as content:
         content[512:700] = b"\xff" * 188
         content[4096:] = b"\x09" * (len(content) - 4096)
@@ -248,7 +248,7 @@ def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
 
 
 def test_numbers_wrap_around_the_ring(path: Path) -> None:
-    """Repeatedly, with the oldest left behind for as long as the ring is not full."""
+    """Entry numbers wrap around the ring repeatedly while the oldest message stays unacked."""
     with open_channel(path, int) as channel, channel.group("g") as rx, channel.sender() as tx:
         rx.ack(len(rx.receive_many(20)))
         tx.send_many(range(3 * GROUP_ENTRIES))
@@ -266,7 +266,7 @@ def test_numbers_wrap_around_the_ring(path: Path) -> None:
 
 
 def test_a_process_killed_during_a_check_is_followed_by_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The check is due again a second later, whatever its result."""
+    """A check of the entries whose process is killed is due again within a second, whatever its result."""
     with open_channel(path, int) as channel, channel.group("g", lease=LEASE / 1e9) as rx, mapped(path) as content:
         rx.receive()
         group = rx._member._group
@@ -284,7 +284,7 @@ def test_a_process_killed_during_a_check_is_followed_by_another(path: Path, monk
 
 
 def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A check in the middle of a nack with a delay does not take the message for one whose lease expired."""
+    """A check during a nack with a delay does not count the message as one whose lease expired."""
     with open_channel(path, int) as channel, channel.group("g") as rx, mapped(path) as content:
         group, seen = rx._member._group, list[int]()
         member = Ring(content, DEAD, LEASE, lambda: None)
@@ -341,7 +341,7 @@ for _name in ("open", "lock", "allocate", "write_at", "map", "exists", "identity
 
 
 def test_joining_may_fail_at_every_step(tmp_path: Path) -> None:
-    """Nothing stays locked or open, and the next one joins a group that is whole."""
+    """If joining fails at any step nothing stays locked or open, and the next member joins."""
     files, step, joined = FailingFiles(), 0, False
     with opened(tmp_path / "channel", files=files) as store:
         store.log.append([b"a", b"b"])
@@ -376,7 +376,7 @@ def _join_and_remove(store: Store) -> None:
 
 
 def test_an_idle_group_is_not_due(tmp_path: Path) -> None:
-    """The last check was due when a message was outstanding that is acked by now; it is not repeated for ever."""
+    """When the message with the next deadline is acked, the check that was due for it is not repeated."""
     with open_channel(tmp_path / "channel", int) as channel, channel.group("workers") as group:
         channel.sender().send(1)
         group.receive_delivery().ack()

@@ -24,7 +24,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def test_a_position_that_is_there_is_held(store: Store) -> None:
-    """At the oldest message or behind it."""
+    """A position at or behind the low watermark is accepted."""
     assert store.low_watermark.retain_from(0)
     store.control.oldest_offset = 100
     assert not store.low_watermark.retain_from(99)
@@ -32,14 +32,14 @@ def test_a_position_that_is_there_is_held(store: Store) -> None:
 
 
 def test_a_decision_moves_the_low_watermark(store: Store) -> None:
-    """For every process at once, and for good."""
+    """A decision moves the low watermark permanently, for every process."""
     assert store.low_watermark.decide(Offset(100), store.low_watermark.note())
     assert store.control.oldest_offset == load_u64(store.control.map, OLDEST_OFFSET) == 100
     assert not store.low_watermark.is_decided
 
 
 def test_nothing_is_decided_when_a_consumer_got_a_position_since(store: Store) -> None:
-    """Maintenance checks again."""
+    """No decision is made if a consumer got a position after the check, and maintenance checks again."""
     noted = store.low_watermark.note()
     assert LowWatermark(store.control).retain_from(0)
     assert not store.low_watermark.decide(Offset(100), noted)
@@ -48,7 +48,7 @@ def test_nothing_is_decided_when_a_consumer_got_a_position_since(store: Store) -
 
 
 def test_a_decision_holds_when_its_process_is_killed(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or stopped: every process follows it, and the next one that maintains the channel stores it."""
+    """A decision of a killed or stopped process holds, and the next one that maintains the channel stores it."""
     monkeypatch.setattr(LowWatermark, "carry_out", lambda _: None)
     assert store.low_watermark.decide(Offset(100), store.low_watermark.note())
     monkeypatch.undo()
@@ -65,7 +65,7 @@ def test_a_decision_holds_when_its_process_is_killed(store: Store, monkeypatch: 
 
 
 def test_an_undecided_candidate_means_nothing(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that is killed between storing it and deciding has changed nothing."""
+    """A candidate that a process stored before it was killed, without a decision, changes nothing."""
     noted = store.low_watermark.note()
     store.low_watermark.retain_from(0)
     store.low_watermark.decide(Offset(100), noted)
@@ -74,7 +74,7 @@ def test_an_undecided_candidate_means_nothing(store: Store, monkeypatch: pytest.
 
 
 def test_the_low_watermark_never_moves_back(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A purge comes in between the decision and its being stored."""
+    """A purge between a decision and its storing does not let the low watermark move back."""
     monkeypatch.setattr(LowWatermark, "carry_out", lambda _: None)
     assert store.low_watermark.decide(Offset(100), store.low_watermark.note())
     monkeypatch.undo()
@@ -85,7 +85,7 @@ def test_the_low_watermark_never_moves_back(store: Store, monkeypatch: pytest.Mo
 
 
 def test_a_full_channel_overrules_a_consumer(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A consumer that gets a position after that sees it; an earlier decision of a dead process is not lost."""
+    """A full channel moves the low watermark beyond a consumer, which notices when it gets a position."""
     assert store.low_watermark.retain_from(0)
     with store.log.writing():
         store.low_watermark.overrule(Offset(100))
@@ -101,7 +101,7 @@ def test_a_full_channel_overrules_a_consumer(store: Store, monkeypatch: pytest.M
 
 
 def test_the_counter_wraps_around(store: Store) -> None:
-    """After four billion it starts again."""
+    """The counter of the low watermark wraps around to zero."""
     words = store.control.map
     words[REGISTRY : REGISTRY + 4] = (0xFFFFFFFF & ~REGISTRY_DECIDED).to_bytes(4, "little")
     assert store.low_watermark.retain_from(0)
@@ -109,7 +109,7 @@ def test_the_counter_wraps_around(store: Store) -> None:
 
 
 def test_a_recovery_forgets_what_was_decided_in_another_boot(path: Path) -> None:
-    """Only the checkpoint is believed then."""
+    """A recovery drops decisions of another boot, and uses the checkpoint."""
     with opened(path, SMALL) as store:
         store.log.append([b"one"])
         store.flusher.flush()

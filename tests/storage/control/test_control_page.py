@@ -55,7 +55,7 @@ def control(tmp_path: Path) -> Iterator[Control]:
 
 
 def test_words_are_of_before_a_remount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Device and inode are the same after a remount; another mount, or an unknown one, is noticed all the same."""
+    """The page is stale after a remount, also if device and inode are the same or the mount is unknown."""
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     control = Control(files, descriptor)
@@ -73,7 +73,7 @@ def test_words_are_of_before_a_remount(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_words_that_are_disowned_are_of_before(control: Control) -> None:
-    """They are those of this channel and this file, and recovered as if they were of another boot."""
+    """A disowned page is stale for its channel and boot, as if it were of another boot."""
     control.identify(CHANNEL, BOOT)
     assert not control.is_of_before(CHANNEL, BOOT)
     control.disown(BOOT)
@@ -86,7 +86,7 @@ def test_words_that_are_disowned_are_of_before(control: Control) -> None:
 
 
 def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
-    """Words are believed only by the channel that wrote them, in the boot and the file it wrote them in."""
+    """Words count only for the channel, boot and file in which they were written."""
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     control = Control(files, descriptor)
@@ -103,7 +103,7 @@ def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
 
 
 def test_a_short_file_is_completed(tmp_path: Path) -> None:
-    """A control file that was cut off gets all its pages and their disk space again."""
+    """A control file that was cut off is completed, with disk space."""
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     Control(files, descriptor)
@@ -116,14 +116,14 @@ def test_a_short_file_is_completed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("deferred", [False, True])
 def test_a_published_tail_is_found(control: Control, deferred: bool) -> None:
-    """Offset, sequence and segment change together."""
+    """A published tail has its offset, sequence and segment, which change together."""
     for end in range(10, 60, 10):
         control.publish(_tail(end, end // 10, end - 5), deferred=deferred)
         assert control.tail(deferred=deferred) == _tail(end, end // 10, end - 5)
 
 
 def test_the_two_tails_are_independent(control: Control) -> None:
-    """What was appended is not what readers see."""
+    """The append tail and the visible tail are independent."""
     control.publish(_tail(100, 5), deferred=True)
     assert control.write_offset == control.tail().offset == 0
     control.publish(_tail(50, 2))
@@ -131,7 +131,7 @@ def test_the_two_tails_are_independent(control: Control) -> None:
 
 
 def test_a_publish_that_was_interrupted_changes_nothing(control: Control) -> None:
-    """Half a slot is written by a process that dies: the other one counts."""
+    """If a process dies in a publish the slot before counts."""
     control.publish(_tail(100, 5))
     ends = [load_u64(control.map, WRITE_TAIL + distance) for distance in TAIL_SLOTS]
     free = TAIL_SLOTS[1 - ends.index(100)]
@@ -142,14 +142,14 @@ def test_a_publish_that_was_interrupted_changes_nothing(control: Control) -> Non
 
 
 def test_a_tail_can_move_back(control: Control) -> None:
-    """Uncommitted records are rolled back by moving the tail."""
+    """The tail can move back, which rolls back uncommitted records."""
     control.publish(_tail(100, 5), deferred=True)
     control.publish(_tail(0), deferred=True)
     assert control.tail(deferred=True) == _tail(0)
 
 
 def test_damaged_slots_are_noticed(control: Control) -> None:
-    """An offset that no slot agrees with is not believed."""
+    """An offset with which no slot agrees raises an error."""
     assert control.has_tail
     store_u64(control.map, WRITE_TAIL, 7)
     assert not control.has_tail
@@ -158,7 +158,7 @@ def test_damaged_slots_are_noticed(control: Control) -> None:
 
 
 def test_a_dead_writer_is_forgotten(control: Control) -> None:
-    """Both lock words are free again, and uncommitted records are removed, even if its slots are damaged."""
+    """After a dead writer both lock words are free and uncommitted records are removed, even with damaged slots."""
     control.publish(_tail(50, 3))
     control.publish(_tail(100, 5), deferred=True)
     store_u32(control.map, WRITER_LOCK, 1)
@@ -171,7 +171,7 @@ def test_a_dead_writer_is_forgotten(control: Control) -> None:
 
 
 def test_start_over_writes_every_word(control: Control) -> None:
-    """A process that has the channel to itself can start again, whatever was stored."""
+    """`start_over` writes every word, whatever was stored."""
     control.map[:] = b"\xff" * CONTROL_SIZE
     control.start_over(_tail(500, 9, 400), 300, sealed=True)
     assert control.tail() == control.tail(deferred=True) == _tail(500, 9, 400)
@@ -183,7 +183,7 @@ def test_start_over_writes_every_word(control: Control) -> None:
 
 
 def test_an_oldest_offset_beyond_the_end_is_not_believed(control: Control) -> None:
-    """Everything before it would count as removed."""
+    """An oldest offset beyond the end raises, because everything before it would count as deleted."""
     control.oldest_offset = control.write_offset + 1
     assert not control.has_tail
     with pytest.raises(StorageError, match="beyond the end"):
@@ -192,14 +192,14 @@ def test_an_oldest_offset_beyond_the_end_is_not_believed(control: Control) -> No
 
 @pytest.mark.parametrize("poisoned_before", [1, OFFSET_GAP + 1, 3 * OFFSET_GAP, 1 << 63, (1 << 64) - 1])
 def test_invalid_offsets_of_poisoned_segments_are_not_believed(control: Control, poisoned_before: int) -> None:
-    """The log would resume anywhere."""
+    """Invalid offsets of poisoned segments raise, because the log would resume at any offset."""
     control.poisoned_before = poisoned_before
     with pytest.raises(StorageError, match="resume"):
         _ = control.is_gap_pending
 
 
 def test_words_are_kept_apart(control: Control) -> None:
-    """Each word has its own bytes."""
+    """No two words of the control page share a byte."""
     control.publish(Tail(Offset(9), 1, Offset(0)))
     control.oldest_offset, control.durable_offset = 1, 2
     control.reserved_end, control.allocated_end = 3, 4
@@ -215,7 +215,7 @@ def test_words_are_kept_apart(control: Control) -> None:
 
 
 def test_failed_flushes_are_counted_for_ever(control: Control) -> None:
-    """After the largest number comes zero."""
+    """The counter of failed flushes wraps around to zero."""
     store_u32(control.map, FAILED_FLUSHES, 0xFFFFFFFF)
     control.count_failed_flush()
     assert control.failed_flushes == 0
@@ -225,12 +225,12 @@ def test_failed_flushes_are_counted_for_ever(control: Control) -> None:
 
 
 def test_without_a_flush_there_is_no_checkpoint(control: Control) -> None:
-    """A fresh file has none."""
+    """A fresh control file has no checkpoint."""
     assert control.checkpoint() is None
 
 
 def test_the_newest_checkpoint_counts(control: Control) -> None:
-    """Each checkpoint replaces the one before the last."""
+    """A new checkpoint replaces the last but one, and the newest counts."""
     for number in range(1, 6):
         control.write_checkpoint(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
         assert control.checkpoint() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)
@@ -238,7 +238,7 @@ def test_the_newest_checkpoint_counts(control: Control) -> None:
 
 @pytest.mark.parametrize("position", range(0, CHECKPOINT.size, 5))
 def test_a_torn_checkpoint_does_not_count(control: Control, position: int) -> None:
-    """If the newest one is damaged anywhere, the one before it counts."""
+    """If the newest checkpoint is damaged the one before counts."""
     control.write_checkpoint(_checkpoint(100, 1, 10))
     control.write_checkpoint(_checkpoint(200, 2, 20))
     control.map[CHECKPOINT_SLOTS[0] + position] ^= 0x10
@@ -248,14 +248,14 @@ def test_a_torn_checkpoint_does_not_count(control: Control, position: int) -> No
 
 
 def test_the_checkpoints_never_share_a_sector() -> None:
-    """Writing one cannot tear the other."""
+    """The two checkpoints share no sector, so that writing one cannot tear the other."""
     first, second = CHECKPOINT_SLOTS
     assert second - first >= 512
     assert first % 512 == second % 512 == 0
 
 
 def test_a_checkpoint_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
-    """The control file is flushed with it."""
+    """Writing a checkpoint flushes the control file."""
     files = FaultyFiles()
     descriptor = files.open(tmp_path / "control", create=True)
     Control(files, descriptor).write_checkpoint(_checkpoint(1))

@@ -55,7 +55,7 @@ def _stay(directory: Path) -> object:
 
 
 def test_the_first_one_is_alone(directory: Path) -> None:
-    """It has a slot, and the mode byte."""
+    """The first process that joins is alone, and has a slot and the mode byte."""
     with _inside(directory) as entrance:
         assert entrance.is_alone
         assert entrance.membership.processes.slot == 1
@@ -65,7 +65,7 @@ def test_the_first_one_is_alone(directory: Path) -> None:
 
 @shares
 def test_the_next_one_is_not(directory: Path) -> None:
-    """Until all others have left, or died."""
+    """The next process is alone only after all others have left or died."""
     with _inside(directory) as first:
         with _inside(directory) as second:
             assert (first.is_alone, second.is_alone) == (True, False)
@@ -81,7 +81,7 @@ def test_the_next_one_is_not(directory: Path) -> None:
 
 
 def test_after_the_last_one_died_the_next_is_alone(directory: Path) -> None:
-    """With another generation of the same slot."""
+    """After the last process died the next one is alone, with another generation of the same slot."""
     killed = Fork(lambda: _stay(directory))
     killed.kill()
     with _inside(directory) as entrance:
@@ -91,13 +91,13 @@ def test_after_the_last_one_died_the_next_is_alone(directory: Path) -> None:
 
 
 def test_a_child_of_the_last_process_does_not_count(directory: Path) -> None:
-    """It is alive when its parent is killed, with all its maps, and does not have the channel open."""
+    """A live child of a killed process does not count, although it has all its maps."""
     with killed_with_a_child(lambda: _stay(directory)), _inside(directory) as entrance:
         assert entrance.is_alone
 
 
 def test_one_at_a_time(directory: Path) -> None:
-    """Another process waits: what one cleans up after a dead process, no other cleans up too."""
+    """Processes join one at a time, so that no two clean up after the same dead process."""
     descriptor = files.open(directory / "control")
     inside: list[str] = []
     with ExitStack() as stack:
@@ -124,7 +124,7 @@ def test_one_at_a_time(directory: Path) -> None:
 
 
 def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
-    """Nothing is locked, no slot is taken and no descriptor is left."""
+    """If joining fails nothing is locked, and no slot or descriptor is used."""
     descriptor = files.open(directory / "control")
     held = descriptors_under(directory)
     with pytest.raises(LookupError), joining(files, directory, descriptor, lambda: True):
@@ -137,7 +137,7 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
 
 
 def test_a_process_without_a_free_slot_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says so, and nothing stays locked."""
+    """A process is refused when no slot is free, and nothing stays locked."""
     monkeypatch.setattr("filechannel._storage.control.process_slots.PROCESS_SLOT_COUNT", 3)
     monkeypatch.setattr("filechannel._storage.control.joining.PURE", False)
     with _inside(directory), _inside(directory) as second:
@@ -153,7 +153,7 @@ def test_a_process_without_a_free_slot_is_refused(directory: Path, monkeypatch: 
 def test_a_process_that_cannot_share_does_not(
     directory: Path, monkeypatch: pytest.MonkeyPatch, there: bool, coming: bool
 ) -> None:
-    """A process without compare-and-swap is refused, and refuses; the error names the other process."""
+    """A process without compare-and-swap refuses others and is refused, and the error names the other process."""
     monkeypatch.setattr("filechannel._storage.control.joining.PURE", there)
     with _inside(directory) as entrance:
         monkeypatch.setattr("filechannel._storage.control.joining.PURE", coming)
@@ -168,9 +168,7 @@ def test_a_process_that_cannot_share_does_not(
 
 
 def test_many_processes_join_at_once(path: Path) -> None:
-    """To a channel that does not exist yet: it is created once, and all of them have it open or got
-    the reason why not.
-    """
+    """Of many processes that join a new channel at once one creates it, and each has it open or gets a reason."""
     with ExitStack() as stack:
         ends: list[int] = []
         for _ in range(6):

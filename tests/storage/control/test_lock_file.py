@@ -34,12 +34,12 @@ shares = pytest.mark.skipif(PURE, reason="the pure implementation shares with no
     [(0o600, 0o600), (0o640, 0o600), (0o644, 0o600), (0o660, 0o660), (0o664, 0o660), (0o666, 0o666), (0o620, 0o600)],
 )
 def test_only_users_with_read_and_write_access_may_open_it(mode: int, expected: int) -> None:
-    """Of owner, group and others, each separately."""
+    """A lock file can be opened only by owner, group or others with both read and write access."""
     assert lock_mode(mode) == expected
 
 
 def test_names_have_ranges_of_their_own(tmp_path: Path) -> None:
-    """They follow from the name alone, in every process and release, and end with the largest position."""
+    """The range of a name follows from the name alone and ends with the largest position."""
     found = {name_lock(f"name{number}") for number in range(1000)}
     assert len(found) == 1000
     assert all(NAME_LOCKS <= lock < 1 << 63 and not lock % NAME_LOCK_SIZE for lock in found)
@@ -60,9 +60,7 @@ def _recovered(path: Path) -> bool:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_deleted_lock_file_leaves_no_process_alone(path: Path, again: bool) -> None:
-    """As long as one process has it open: others get its name, also if the file was created again; afterwards all
-    works.
-    """
+    """While a process has a deleted lock file open no other one is alone, and the next ones find its name again."""
     holding = Fork(lambda: _used(path))
     (path / LOCK).unlink()
     for _ in range(2):
@@ -85,7 +83,7 @@ def _used(path: Path) -> Store:
 
 @shares
 def test_processes_continue_with_a_deleted_lock_file(path: Path) -> None:
-    """Those that have it open still see each other die; only a new consumer has to wait until all have closed."""
+    """Processes with a deleted lock file see each other die, and a new consumer waits until all have closed."""
     with opened(path) as store:
         kept = store.cursors.open("kept")
         other = Fork(lambda: open_store(path, create=False))
@@ -136,7 +134,7 @@ class Deleting(Files):
 @pytest.mark.parametrize("rival", [False, True])
 @pytest.mark.parametrize("look", [1, 2])
 def test_a_lock_file_that_is_deleted_while_it_is_locked_is_opened_again(path: Path, look: int, rival: bool) -> None:
-    """Before and after a slot was taken; of two processes with different files, one at most believes to be alone."""
+    """A process whose lock file was deleted while it locked opens it again, and at most one believes to be alone."""
     open_store(path).close()
     deleting = Deleting(path, look, rival=rival)
     if PURE and rival and look == 1:
@@ -165,7 +163,7 @@ def test_a_lock_file_that_is_deleted_while_it_is_locked_is_opened_again(path: Pa
 
 @pytest.mark.parametrize("lock", [True, False])
 def test_a_copied_channel_is_opened(path: Path, tmp_path: Path, lock: bool) -> None:
-    """With its lock file or without, while the original is in use: it has locks of its own."""
+    """A copy of a channel in use can be opened, with or without its lock file, and has its own locks."""
     with opened(path) as store:
         store.log.append([b"one"])
         ignore = shutil.ignore_patterns("wake", *(() if lock else (LOCK,)))
@@ -177,7 +175,7 @@ def test_a_copied_channel_is_opened(path: Path, tmp_path: Path, lock: bool) -> N
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o660])
 @pytest.mark.parametrize("left", [0o000, 0o600, 0o644, 0o666])
 def test_a_half_made_lock_file_gets_its_permissions(path: Path, mode: int, left: int) -> None:
-    """A process that dies while it makes it leaves an empty file, of any mode: the next one corrects that."""
+    """The permissions of a lock file, left empty by a process that died, are corrected by the next one."""
     if not left and os.geteuid():
         pytest.skip("only root opens a file whose mode lets no user in")
     open_store(path, ChannelOptions(mode=mode)).close()
@@ -234,7 +232,7 @@ class Dying(Files):
 
 @pytest.mark.parametrize("missing", [True, False], ids=["made", "found"])
 def test_a_process_may_die_at_each_step_of_locking(path: Path, missing: bool) -> None:
-    """Of making the lock file, of locking and of marking: the next one is alone, and has every message."""
+    """If a process dies at any step of joining, the next one is alone and has every message."""
     with opened(path, ChannelOptions(mode=0o660)) as store:
         store.log.append([b"one"])
     for step in range(1, 500):
@@ -258,7 +256,7 @@ def test_a_process_may_die_at_each_step_of_locking(path: Path, missing: bool) ->
 
 
 def test_a_lock_file_that_is_not_a_file_is_refused(path: Path, tmp_path: Path) -> None:
-    """Neither followed nor waited for."""
+    """Anything but a regular file in place of the lock file is refused, without waiting."""
     open_store(path).close()
     for make in (lambda lock: os.mkfifo(lock), lambda lock: lock.symlink_to(tmp_path / "victim"), Path.mkdir):
         (path / LOCK).unlink()
@@ -272,7 +270,7 @@ def test_a_lock_file_that_is_not_a_file_is_refused(path: Path, tmp_path: Path) -
 
 
 def test_a_process_is_seen_through_its_mark(path: Path) -> None:
-    """Without the lock file, as a reader sees it; not when it has ended, though its child lives on with every map."""
+    """A reader sees a process by its mark, without the lock file, until it has ended, even if its child lives."""
     holding = Fork(lambda: open_store(path))
     (path / LOCK).unlink()
     control = files.open(path / "control", writable=False)
@@ -288,7 +286,7 @@ def test_a_process_is_seen_through_its_mark(path: Path) -> None:
 
 @shares
 def test_a_marked_slot_is_not_used(path: Path) -> None:
-    """By a process that holds its locks on another file, which was deleted; a reader's lock is not a mark."""
+    """A slot that is marked by a process with a deleted lock file is not used, and a reader's lock is not a mark."""
     open_store(path).close()
     marks = KernelLocks(files, path / "control")
     assert marks.take(PROCESS_SLOTS + PROCESS_SLOT_SIZE)
@@ -304,7 +302,7 @@ def test_a_marked_slot_is_not_used(path: Path) -> None:
 
 
 def test_checking_a_lock_does_not_take_it(path: Path) -> None:
-    """A missing lock file means that nothing is locked."""
+    """Checking a lock does not acquire it, and a missing lock file means that nothing is locked."""
     with opened(path) as store:
         cursor = store.cursors.open("name")
         with looking(files, path) as sight:
@@ -322,7 +320,7 @@ def test_checking_a_lock_does_not_take_it(path: Path) -> None:
 
 
 def test_a_name_outlives_its_file(path: Path) -> None:
-    """Deleting the file of a consumer by hand does not allow a second owner."""
+    """Deleting the file of an owned consumer does not allow a second owner."""
     with opened(path) as store:
         cursor = store.cursors.open("name")
         cursor.store(0, 0, 0)
@@ -339,14 +337,14 @@ def test_a_name_outlives_its_file(path: Path) -> None:
 def test_waiting_for_the_open_lock_is_reported(
     path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Once, with its holder if that is known; a short wait is not reported."""
+    """Waiting for the open lock is logged once with its holder, and a short wait is not."""
     monkeypatch.setattr(kernel_locks, "DELAY", 0.0)
     open_store(path).close()
-    reached, told, pids = threading.Event(), threading.Event(), list[int]()
+    reached, logged, pids = threading.Event(), threading.Event(), list[int]()
 
     class Reporting(logging.Handler):
         def emit(self, record: logging.LogRecord) -> None:
-            told.set()
+            logged.set()
 
     handler = Reporting()
     logging.getLogger("filechannel").addHandler(handler)
@@ -371,13 +369,13 @@ def test_waiting_for_the_open_lock_is_reported(
 
     try:
         for hold in (stop_inside, hold_with_the_note_of_another):
-            told.clear()
+            logged.clear()
             Fork(stop_inside).kill()  # which leaves a note
             holding = Fork(hold)
             waiting = threading.Thread(target=wait)
             waiting.start()
             try:
-                assert told.wait(60)
+                assert logged.wait(60)
             finally:
                 pids.append(holding.pid)
                 holding.kill()
@@ -390,7 +388,7 @@ def test_waiting_for_the_open_lock_is_reported(
 
 
 def test_a_configuring_process_is_named(path: Path) -> None:
-    """While it holds the opening byte, and not any longer."""
+    """A process that configures is named while it holds the open lock, and not longer."""
     with opened(path) as store:
         control = files.open(path / "control")
         with joining.described_opener(store.control):

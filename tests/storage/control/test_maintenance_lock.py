@@ -17,7 +17,7 @@ shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel 
 
 @shares
 def test_one_process_at_a_time_maintains(path: Path) -> None:
-    """The others see that it is held, and do not wait."""
+    """One process at a time holds the maintenance lock, and the others notice and do not wait."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         with store.maintenance_lock.held():
             with pytest.raises(Busy), other.maintenance_lock.held():
@@ -27,7 +27,7 @@ def test_one_process_at_a_time_maintains(path: Path) -> None:
 
 
 def test_one_thread_at_a_time_maintains(path: Path) -> None:
-    """The kernel's lock belongs to the process."""
+    """One thread of a process at a time holds the maintenance lock."""
     refused: list[bool] = []
     with opened(path, SMALL) as store:
 
@@ -48,7 +48,7 @@ def test_one_thread_at_a_time_maintains(path: Path) -> None:
 
 @shares
 def test_a_caller_that_may_wait_waits(path: Path) -> None:
-    """Until the other one has ended, or as long as it wants."""
+    """A caller that may wait gets the maintenance lock when it is free, or gives up after its time."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         looks: list[int] = []
         turn = other.maintenance_lock.held()
@@ -68,7 +68,7 @@ def test_a_caller_that_may_wait_waits(path: Path) -> None:
 
 @shares
 def test_every_process_knows_which_one_maintained_last(path: Path) -> None:
-    """As long as that process lives."""
+    """Every process can name the one that maintained last, as long as that lives."""
     with opened(path, SMALL) as store:
         assert store.maintenance_lock.maintainer is None
         assert store.maintenance_lock.last_run is None
@@ -83,7 +83,7 @@ def test_every_process_knows_which_one_maintained_last(path: Path) -> None:
 
 @shares
 def test_every_process_knows_whether_the_lock_is_held(path: Path) -> None:
-    """In this process or another."""
+    """Every process knows whether the maintenance lock is held, here or in another process."""
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         assert not store.maintenance_lock.is_running
         with other.maintenance_lock.held():
@@ -94,7 +94,7 @@ def test_every_process_knows_whether_the_lock_is_held(path: Path) -> None:
 
 
 def test_the_time_without_a_new_message_is_known(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the first maintenance on that saw it move: a message is never younger than that."""
+    """The time without a new message counts from the first maintenance that saw the end of the log."""
     clock = Clock.install(monkeypatch)
 
     def quiet() -> float:
@@ -118,13 +118,13 @@ def test_the_time_without_a_new_message_is_known(path: Path, monkeypatch: pytest
             pass
         clock.pass_seconds(7)
     with opened(path, SMALL) as store:
-        assert quiet() == 7, "whoever has it open"
+        assert quiet() == 7, "for every process that has it open"
         clock.pass_seconds(-60)
         assert quiet() == 0, "a clock that was set back"
 
 
 def test_errors_and_what_was_reclaimed_are_counted(path: Path) -> None:
-    """For all processes."""
+    """Errors of maintenance and reclaimed segments are counted for all processes."""
     with opened(path, SMALL) as store:
         store.maintenance_lock.count_error()
         store.maintenance_lock.count_reclaimed(2, 100)

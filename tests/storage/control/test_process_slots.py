@@ -80,7 +80,7 @@ def _joined(control: Path) -> Processes:
 
 
 def test_processes_have_different_slots(table: Callable[[], Processes]) -> None:
-    """The lowest that is free; slot 0 is never used."""
+    """Each process gets the lowest free slot, and slot 0 is never used."""
     joined = [table() for _ in range(4)]
     assert [processes.slot for processes in joined] == [0] * 4
     assert [processes.owner for processes in joined] == [0] * 4
@@ -92,7 +92,7 @@ def test_processes_have_different_slots(table: Callable[[], Processes]) -> None:
 
 
 def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> None:
-    """And is not contended."""
+    """The owner word consists of slot and generation, without the contended bit."""
     table().join()
     processes = table()
     processes.join()
@@ -102,7 +102,7 @@ def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> N
 
 
 def test_the_bytes_beside_the_slots_are_not_processes(control: Path, table: Callable[[], Processes]) -> None:
-    """A process that opens the channel is not one that has it open."""
+    """A process that is opening the channel does not count as one that has it open."""
     locks = KernelLocks(files, control)
     locks.take(MODE_BYTE)
     locks.take(OPENING_BYTE)
@@ -118,7 +118,7 @@ def test_the_bytes_beside_the_slots_are_not_processes(control: Path, table: Call
 def test_a_dead_slot_is_free_and_gets_another_generation(
     control: Path, table: Callable[[], Processes], how: str
 ) -> None:
-    """The next process has it, and locks in the name of the dead one have no holder."""
+    """The slot of a dead process gets another generation, and locks with the old one have no live holder."""
     looking = table()
     other = Fork(lambda: _joined(control))
     assert looking.others() == [1]
@@ -139,7 +139,7 @@ def test_a_dead_slot_is_free_and_gets_another_generation(
 
 
 def test_a_stopped_process_is_alive(control: Path, table: Callable[[], Processes]) -> None:
-    """However long it is stopped."""
+    """A stopped process is alive, however long it is stopped."""
     other = Fork(lambda: _joined(control))
     os.kill(other.pid, signal.SIGSTOP)
     os.waitpid(other.pid, os.WUNTRACED)
@@ -153,7 +153,7 @@ def test_a_stopped_process_is_alive(control: Path, table: Callable[[], Processes
 def test_the_generation_is_announced_before_the_byte_is_locked(
     control: Path, table: Callable[[], Processes], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """At no moment is the byte locked and the generation that of the dead process: it would look alive."""
+    """The generation is announced before the byte is locked, so that a dead process never looks alive."""
     Fork(lambda: _joined(control)).kill()
     looking, dead = table(), 1 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
     seen: list[tuple[int, list[int], bool]] = []
@@ -174,7 +174,7 @@ def test_the_generation_is_announced_before_the_byte_is_locked(
 
 
 def test_a_process_that_dies_while_joining_blocks_no_other(control: Path, table: Callable[[], Processes]) -> None:
-    """The next one gets the slot, with yet another generation."""
+    """If a process dies while it joins, the next one gets its slot with another generation."""
 
     def die_before_the_byte() -> object:
         processes, locks = _open(control)
@@ -191,7 +191,7 @@ def test_a_process_that_dies_while_joining_blocks_no_other(control: Path, table:
 
 
 def test_generations_wrap_around(control: Path, table: Callable[[], Processes]) -> None:
-    """After the largest comes one: zero would make a lock word of slot and generation look different from any."""
+    """After the largest generation comes 1, because 0 does not occur in a lock word."""
     looking = table()
     store_u32(looking._words, _slot_offset(1), MOST_GENERATIONS - 1)
     for expected in (MOST_GENERATIONS, 1, 2):
@@ -203,7 +203,7 @@ def test_generations_wrap_around(control: Path, table: Callable[[], Processes]) 
 
 @pytest.mark.parametrize("damage", [MOST_GENERATIONS + 1, 0xFFFFFFFF])
 def test_a_damaged_generation_is_fixed(table: Callable[[], Processes], damage: int) -> None:
-    """The word has 21 bits for it."""
+    """A stored generation that is wider than its 21 bits is corrected."""
     processes = table()
     store_u32(processes._words, _slot_offset(1), damage)
     processes.join()
@@ -213,7 +213,7 @@ def test_a_damaged_generation_is_fixed(table: Callable[[], Processes], damage: i
 
 
 def test_slots_are_used_again(table: Callable[[], Processes]) -> None:
-    """The lowest free one, in the middle too; each time with another generation."""
+    """The lowest free slot is used again, each time with another generation."""
     joined = [table() for _ in range(5)]
     for processes in joined:
         processes.join()
@@ -227,7 +227,7 @@ def test_slots_are_used_again(table: Callable[[], Processes]) -> None:
 
 
 def test_a_word_without_an_owner_is_not_alive(table: Callable[[], Processes]) -> None:
-    """Slots that were never used, and generations that never existed."""
+    """A word with an unused slot or generation has no live owner."""
     processes = table()
     processes.join()
     for slot in (0, 1, 2, PROCESS_SLOT_COUNT - 1):
@@ -240,7 +240,7 @@ def test_a_word_without_an_owner_is_not_alive(table: Callable[[], Processes]) ->
 
 
 def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[], Processes]) -> None:
-    """1,023; the next one gets an error, until one of them ends."""
+    """1,023 processes have a slot, and the next one gets an error until one of them ends."""
     holders = [KernelLocks(files, control) for _ in range(8)]
     for slot in range(1, PROCESS_SLOT_COUNT):
         assert holders[slot % 8].take(slot)
@@ -250,7 +250,9 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
     with pytest.raises(StorageError, match="1023 processes have the channel open"):
         late.join()
     assert late.slot == late.owner == 0
-    assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, "somebody would seem dead"
+    assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, (
+        "a live process would seem dead"
+    )
     holders[1023 % 8].release(1023)
     late.join()
     assert late.slot == 1023
@@ -264,7 +266,7 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
 
 
 def test_processes_describe_themselves(table: Callable[[], Processes]) -> None:
-    """Pid, host and since when, for error messages and statistics."""
+    """The note of a process has pid, host and start time."""
     first, second = table(), table()
     before = datetime.now(UTC)
     first.join()
@@ -279,7 +281,7 @@ def test_processes_describe_themselves(table: Callable[[], Processes]) -> None:
 
 
 def test_a_long_host_name_is_cut(table: Callable[[], Processes], monkeypatch: pytest.MonkeyPatch) -> None:
-    """It ends where the slot does."""
+    """A long host name in the note of a slot is cut off at the end of the slot."""
     monkeypatch.setattr(socket, "gethostname", lambda: "h" * 64)
     processes = table()
     processes.join()
@@ -297,14 +299,14 @@ def test_a_long_host_name_is_cut(table: Callable[[], Processes], monkeypatch: py
     ids=["none", "host"],
 )
 def test_a_damaged_note_names_no_process(table: Callable[[], Processes], note: bytes) -> None:
-    """It is not a reason to fail."""
+    """A damaged note in a slot names no process, and is not an error."""
     processes = table()
     processes._words[_slot_offset(3) : _slot_offset(4)] = note
     assert processes.holder(3) == Holder(None, None, None)
 
 
 def test_a_generation_that_is_too_wide_names_no_other_slot(table: Callable[[], Processes]) -> None:
-    """As damage may leave it: the process is known by as many bits as a lock word has, and can be taken out of line."""
+    """A generation that is too wide, as after damage, is cut to its bits, and never names another slot."""
     processes = table()
     processes.join()
     processes.set_queued(True)

@@ -78,7 +78,7 @@ def never() -> bool:
 
 
 def test_the_word_names_the_lock_holder(member: Callable[[], Member]) -> None:
-    """And is free before and afterwards."""
+    """The lock word names the holder, and is free before and afterwards."""
     me = member()
     assert not me.lock.is_held
     with me.lock.held():
@@ -90,7 +90,7 @@ def test_the_word_names_the_lock_holder(member: Callable[[], Member]) -> None:
 
 
 def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
-    """The word is acquired once and freed at the end; the callback is called once."""
+    """The lock is reentrant: the word is acquired and freed once, and the callback is called once."""
     me = member()
     with me.lock.held():
         with me.lock.held(never):
@@ -104,24 +104,24 @@ def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
 
 
 def test_an_error_inside_frees_it(member: Callable[[], Member]) -> None:
-    """However deep; and the next one cleans up if it is not an error of the package, which has cleaned up itself."""
-    me, told = member(), list[bool]()
-    lock = SharedLock(me.words, WRITER_LOCK, me.processes, told.append)
+    """An error inside frees the lock at any depth, and the next holder cleans up unless it was a typed error."""
+    me, calls = member(), list[bool]()
+    lock = SharedLock(me.words, WRITER_LOCK, me.processes, calls.append)
     for error, from_the_dead in ((StorageError("no"), False), (KeyboardInterrupt(), True), (LookupError(), True)):
         with pytest.raises(type(error)), lock.held(), lock.held():
             raise error
         assert not lock.is_held
         assert (me.word != 0) is from_the_dead
         assert not me.processes.is_alive(me.word)
-        told.clear()
+        calls.clear()
         with lock.held(never):
             assert me.word & ~CONTENDED == me.processes.owner
-        assert told == [from_the_dead]
+        assert calls == [from_the_dead]
         assert me.word == 0
 
 
 def test_an_error_of_the_callback_frees_it(member: Callable[[], Member]) -> None:
-    """A closed log raises in this way."""
+    """An error of the callback, such as that of a closed log, frees the lock."""
     me = member()
 
     def refuse(from_the_dead: bool) -> None:
@@ -136,7 +136,7 @@ def test_an_error_of_the_callback_frees_it(member: Callable[[], Member]) -> None
 
 
 def test_two_words_are_two_locks(control: Path, member: Callable[[], Member]) -> None:
-    """Holding one does not block the other."""
+    """Holding the lock of one word does not block that of another."""
     me = member()
     flush = SharedLock(me.words, FLUSH_LOCK, me.processes)
     with me.lock.held(), flush.held(never):
@@ -145,7 +145,7 @@ def test_two_words_are_two_locks(control: Path, member: Callable[[], Member]) ->
 
 
 def test_threads_exclude_each_other(member: Callable[[], Member]) -> None:
-    """What they count under it they count right."""
+    """Threads that count under the lock count right."""
     me, rounds = member(), 200
 
     def count() -> None:
@@ -166,9 +166,7 @@ def test_threads_exclude_each_other(member: Callable[[], Member]) -> None:
 
 @shares
 def test_a_word_left_by_an_interrupted_thread_is_taken_over(member: Callable[[], Member]) -> None:
-    """The word names this process, but no thread of it holds the lock: a signal came between
-    acquiring and noting it.
-    """
+    """A word that names this process, but whose lock no thread holds, as after a signal, is taken over."""
     me = member()
     for word in (me.processes.owner, me.processes.owner | CONTENDED):
         store_u32(me.words, WRITER_LOCK, word)
@@ -179,7 +177,7 @@ def test_a_word_left_by_an_interrupted_thread_is_taken_over(member: Callable[[],
 
 
 def test_an_interrupt_on_the_way_in_leaves_nothing_locked(member: Callable[[], Member]) -> None:
-    """Control-C while waiting for another process, and the lock is as it was."""
+    """Ctrl-C while a thread waits for another process leaves the lock as it was."""
     me = member()
     stranger = 1000 << 22 | 1 << 1
     store_u32(me.words, WRITER_LOCK, stranger)
@@ -200,12 +198,12 @@ def test_an_interrupt_on_the_way_in_leaves_nothing_locked(member: Callable[[], M
 
 @shares
 def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> None:
-    """An event loop has other things to do. Nothing is left behind of the attempt."""
+    """A caller that may not sleep, such as an event loop, gets `Busy`, and leaves nothing behind."""
     me, other = member(), member()
     with other.lock.held():
         with pytest.raises(Busy), me.lock.held(never):
             raise AssertionError
-        assert me.word == other.processes.owner, "not contended: nobody sleeps"
+        assert me.word == other.processes.owner, "not contended: no process sleeps"
         assert not me.lock.is_held
     with me.lock.held(never):
         assert me.word == me.processes.owner
@@ -213,7 +211,7 @@ def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> 
 
 @shares
 def test_a_caller_that_may_sleep_gets_it_when_it_is_free(member: Callable[[], Member]) -> None:
-    """The word says in between that a thread sleeps, and afterwards that others might."""
+    """A caller that sleeps gets the lock when it is free, and marks the word as contended."""
     me, other = member(), member()
     got = threading.Event()
 
@@ -235,7 +233,7 @@ def test_a_caller_that_may_sleep_gets_it_when_it_is_free(member: Callable[[], Me
 
 @shares
 def test_a_lock_is_taken_over_from_a_dead_process(control: Path, member: Callable[[], Member]) -> None:
-    """Also by a caller that may not sleep; it is called, once, to clean up."""
+    """A lock is taken over from a dead process, also by a caller that may not sleep, and cleaned up once."""
     me = member()
     held = Fork(lambda: _hold(control))
     word = me.word
@@ -260,7 +258,7 @@ def _hold(control: Path) -> object:
 
 @shares
 def test_a_sleeping_caller_notices_that_the_holder_died(control: Path, member: Callable[[], Member]) -> None:
-    """No process wakes it."""
+    """A sleeping caller notices that the holder died, although no process wakes it."""
     me = member()
     held = Fork(lambda: _hold(control))
     entered = threading.Event()
@@ -281,7 +279,7 @@ def test_a_sleeping_caller_notices_that_the_holder_died(control: Path, member: C
 
 @shares
 def test_nothing_is_taken_from_a_process_that_is_stopped(control: Path, member: Callable[[], Member]) -> None:
-    """It holds the lock until it resumes or dies."""
+    """A stopped process keeps the lock until it resumes or dies."""
     me = member()
     held = Fork(lambda: _hold(control))
     os.kill(held.pid, signal.SIGSTOP)
@@ -297,7 +295,7 @@ def test_nothing_is_taken_from_a_process_that_is_stopped(control: Path, member: 
 
 @shares
 def test_a_reused_slot_does_not_keep_the_lock_of_a_dead_process(control: Path, member: Callable[[], Member]) -> None:
-    """The process that uses it now never had the lock."""
+    """The lock of a dead process is free although another process uses its slot."""
     me = member()
     held = Fork(lambda: _hold(control))
     held.kill()
@@ -312,7 +310,7 @@ def test_a_reused_slot_does_not_keep_the_lock_of_a_dead_process(control: Path, m
 
 @shares
 def test_the_next_process_in_a_slot_may_take_over_from_the_old_one(control: Path, member: Callable[[], Member]) -> None:
-    """The word has its slot, but not its generation."""
+    """The next process in a slot may take over the lock that its predecessor held with another generation."""
     Fork(lambda: _hold(control)).kill()
     me = member()
     assert me.processes.slot == me.word >> 22 == 1
@@ -323,7 +321,7 @@ def test_the_next_process_in_a_slot_may_take_over_from_the_old_one(control: Path
 
 @shares
 def test_one_of_many_takes_over(control: Path, member: Callable[[], Member]) -> None:
-    """All the others find it alive."""
+    """Of many processes one takes over the lock of a dead one, and the others find a live holder."""
     members = [member() for _ in range(8)]
     for _ in range(5):
         Fork(lambda: _hold(control)).kill()
@@ -341,12 +339,12 @@ def test_one_of_many_takes_over(control: Path, member: Callable[[], Member]) -> 
         for thread in threads:
             thread.join(60)
         assert sorted(owners) == [me.processes.owner for me in members]
-        assert sorted(told for me in members for told in me.entered) == [False] * 7 + [True]
+        assert sorted(dead for me in members for dead in me.entered) == [False] * 7 + [True]
 
 
 @shares
 def test_processes_exclude_each_other(control: Path, member: Callable[[], Member]) -> None:
-    """What four of them count under it they count right, with threads in each."""
+    """Threads in four processes count right under the lock."""
     me, rounds = member(), 100
 
     def count() -> object:

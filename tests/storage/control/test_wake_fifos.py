@@ -73,7 +73,7 @@ def _taken(wake_fifos: WakeFifos) -> int:
 
 
 def test_a_process_has_its_own_fifo(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """Under the number of its slot, with the mode of the channel's files, in a directory with the matching one."""
+    """A process has a FIFO with the number of its slot and the mode of the channel, in a matching directory."""
     wake_fifos(7)
     assert stat.S_ISFIFO((tmp_path / "wake" / "7").stat().st_mode)
     assert (tmp_path / "wake" / "7").stat().st_mode & 0o777 == 0o600
@@ -81,7 +81,7 @@ def test_a_process_has_its_own_fifo(tmp_path: Path, wake_fifos: Callable[[int], 
 
 
 def test_a_signalled_process_is_woken(wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """Those that are asked for and no others; repeatedly."""
+    """Signalling wakes the processes that are requested and no others, repeatedly."""
     ringing = wake_fifos(1)
     owns = {slot: _taken(wake_fifos(slot)) for slot in (2, 3, 4)}
     for _ in range(3):
@@ -95,7 +95,7 @@ def test_a_signalled_process_is_woken(wake_fifos: Callable[[int], WakeFifos]) ->
 
 
 def test_a_fifo_that_is_full_has_been_rung(wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """Ringing never waits, and the others are rung all the same."""
+    """Signalling a full FIFO does not wait, and the other processes are signalled."""
     ringing = wake_fifos(1)
     full, other = _taken(wake_fifos(2)), _taken(wake_fifos(3))
     with suppress(BlockingIOError):
@@ -110,7 +110,7 @@ def test_a_fifo_that_is_full_has_been_rung(wake_fifos: Callable[[int], WakeFifos
 
 
 def test_a_process_that_has_ended_is_skipped(wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """There is no FIFO, or no reader of it."""
+    """A process without a FIFO, or without a reader of it, is skipped."""
     ringing, other = wake_fifos(1), wake_fifos(3)
     own = _taken(other)
     ringing.ring([2, 900, 3])
@@ -121,7 +121,7 @@ def test_a_process_that_has_ended_is_skipped(wake_fifos: Callable[[int], WakeFif
 
 
 def test_something_else_under_the_name_is_left_alone(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """A file is not written to, nor the target of a link."""
+    """A file or link in place of a FIFO is not written to."""
     ringing = wake_fifos(1)
     (tmp_path / "wake" / "2").write_text("precious")
     (tmp_path / "wake" / "3").symlink_to(tmp_path / "wake" / "2")
@@ -137,7 +137,7 @@ def test_something_else_under_the_name_is_left_alone(tmp_path: Path, wake_fifos:
 def test_the_next_process_in_a_slot_is_woken(
     tmp_path: Path, wake_fifos: Callable[[int], WakeFifos], generations: dict[int, int]
 ) -> None:
-    """Not the FIFO of the process that was killed there, which is still open."""
+    """A process in the slot of a killed one is woken, although the old FIFO is still open."""
     ringing, killed = wake_fifos(1), wake_fifos(2)
     old = _taken(killed)
     ringing.ring([2])
@@ -152,7 +152,7 @@ def test_the_next_process_in_a_slot_is_woken(
 
 
 def test_a_fifo_left_by_a_dead_process_is_replaced(tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """A byte that was written for the dead process wakes no other."""
+    """The FIFO of a dead process is replaced, so that its bytes wake no other process."""
     killed = Fork(lambda: WakeFifos(files, tmp_path / "wake", 0o600, Table(2, {})))  # type: ignore[arg-type]
     ringing = wake_fifos(1)
     before = (tmp_path / "wake" / "2").stat().st_ino
@@ -173,7 +173,7 @@ def test_a_fifo_left_by_a_dead_process_is_replaced(tmp_path: Path, wake_fifos: C
 def test_the_fifos_of_others_are_kept_open_but_not_too_many(
     tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]
 ) -> None:
-    """Opening one for each ring would cost more than ringing; a thousand processes must not cost a thousand."""
+    """FIFOs of other processes stay open for the next signal, up to a limit."""
     ringing = wake_fifos(1)
     owns = {slot: _taken(wake_fifos(slot)) for slot in range(2, 202)}
     for own in owns.values():
@@ -192,7 +192,7 @@ def test_the_fifos_of_others_are_kept_open_but_not_too_many(
 def test_closing_releases_everything_and_removes_our_own(
     tmp_path: Path, wake_fifos: Callable[[int], WakeFifos]
 ) -> None:
-    """Whether the descriptor was handed out or not; a caller that has it closes it."""
+    """Closing removes the FIFO and its descriptor, unless a caller has that, which then closes it."""
     untaken, taken = wake_fifos(1), wake_fifos(2)
     own = _taken(taken)
     assert taken.take_own() is None
@@ -206,7 +206,7 @@ def test_closing_releases_everything_and_removes_our_own(
 
 
 def test_closing_twice_is_closing_once(wake_fifos: Callable[[int], WakeFifos]) -> None:
-    """And no error."""
+    """Closing twice is closing once, and not an error."""
     one = wake_fifos(1)
     one.close()
     one.close()
@@ -258,7 +258,7 @@ class Interrupted:
 def test_a_signal_handler_may_wake_while_its_thread_wakes(
     tmp_path: Path, wake_fifos: Callable[[int], WakeFifos], generations: dict[int, int], before: str
 ) -> None:
-    """Whichever line it interrupts nothing deadlocks, every process is woken, and no descriptor stays open."""
+    """A signal handler may wake at any line of a wake: no deadlock, no open descriptor, every process is woken."""
     owns = {slot: _taken(wake_fifos(slot)) for slot in (2, 3)}
     held, line, came = descriptors_under(tmp_path), 0, True
     while came:
@@ -300,7 +300,7 @@ class NoFifos(Files):
 def test_without_fifos_there_is_none_to_watch(
     tmp_path: Path, wake_fifos: Callable[..., WakeFifos], error: Exception
 ) -> None:
-    """That is not a reason to fail: a waiter polls, and can still wake others."""
+    """Without FIFOs there is no descriptor to watch: waiters poll, and can still wake others."""
     own = _taken(wake_fifos(2))
     without = wake_fifos(1, NoFifos(error))
     assert without.take_own() is None

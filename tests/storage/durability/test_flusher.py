@@ -59,7 +59,7 @@ def _segment(path: Path, begin: int = 0) -> Path:
 
 
 def test_a_flush_brings_everything_to_disk_in_order(path: Path, background: Background) -> None:
-    """Segments come first, then their names, then consumers, and the checkpoint when all that is on disk."""
+    """A flush writes segments, then their names, then consumers, and the checkpoint when all of it is on disk."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         cursor = store.cursors.open("consumer")
@@ -93,7 +93,7 @@ class Meeting(FaultyFiles):
 
 
 def test_many_segments_are_flushed_at_once(path: Path) -> None:
-    """The disk takes them together in the time of a few."""
+    """Many segments are flushed at once, in the time of a few."""
     files = Meeting(4)
     with opened(path, FSYNC, files=files) as store:
         store.events.segment_finished.detach_all()
@@ -107,7 +107,7 @@ def test_many_segments_are_flushed_at_once(path: Path) -> None:
 
 
 def test_one_of_many_segments_that_fails_fails_the_flush(path: Path) -> None:
-    """Nothing is shown unless all of it is on disk."""
+    """If one of many segments cannot be flushed the flush fails, and nothing becomes visible."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.events.segment_finished.detach_all()
@@ -123,7 +123,7 @@ def test_one_of_many_segments_that_fails_fails_the_flush(path: Path) -> None:
 def test_segments_that_wait_for_a_flush_are_bounded(
     memory: Path, options: ChannelOptions, background: Background
 ) -> None:
-    """If the disk does not keep up, senders wait for it: each of the segments holds descriptors."""
+    """On a slow disk senders wait for the flush, so that few segments with their descriptors wait for it."""
     with opened(memory, options) as store:
         for _ in range(600):
             store.log.append([LARGE])
@@ -134,7 +134,7 @@ def test_segments_that_wait_for_a_flush_are_bounded(
 
 
 def test_a_segment_that_cannot_be_flushed_in_time_fails_the_next_flush(path: Path, background: Background) -> None:
-    """It is not tried again: the kernel reports a failure once."""
+    """A finished segment whose flush fails makes the next flush fail, and is not flushed again."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         files.fail(frozenset({"flush"}), input_output_error, once=True)
@@ -150,7 +150,9 @@ def test_a_segment_that_cannot_be_flushed_in_time_fails_the_next_flush(path: Pat
 
 
 def test_a_segment_that_could_not_be_flushed_in_time_is_not_forgotten(path: Path, background: Background) -> None:
-    """Closing a channel under OS flushes nothing; the next open gets the error all the same."""
+    """After a failed flush of a finished segment the next open gets the error, although closing under OS flushes
+    nothing.
+    """
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         files.fail(frozenset({"flush"}), input_output_error, once=True)
@@ -161,7 +163,7 @@ def test_a_segment_that_could_not_be_flushed_in_time_is_not_forgotten(path: Path
 
 
 def test_a_flush_covers_only_what_changed(path: Path, background: Background) -> None:
-    """Segments and names that are on disk already are left alone; the active segment never is."""
+    """A flush leaves out segments and names that are on disk already, but not the active segment."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(5):
@@ -174,7 +176,7 @@ def test_a_flush_covers_only_what_changed(path: Path, background: Background) ->
 
 
 def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
-    """It has the offset and the sequence of what was flushed, and the state of the channel."""
+    """A checkpoint has the offset and sequence of what was flushed, and the state of the channel."""
     with opened(path, OS) as store:
         store.log.append([b"one", b"two"])
         assert store.control.durable_offset == 0
@@ -191,7 +193,7 @@ def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
 
 
 def test_what_others_left_unflushed_is_flushed(path: Path, background: Background) -> None:
-    """A process that opens the channel does not know what the last one flushed: all behind the checkpoint is not."""
+    """A process that opens the channel flushes everything behind the checkpoint."""
     with opened(path, OS) as store:
         for _ in range(6):
             store.log.append([LARGE])
@@ -206,7 +208,7 @@ def test_what_others_left_unflushed_is_flushed(path: Path, background: Backgroun
 
 @shares
 def test_a_process_that_only_maps_segments_of_others_keeps_none_of_them(path: Path, background: Background) -> None:
-    """A process that receives takes the lock to reclaim, and never flushes: it must not remember what others began."""
+    """A process that only receives keeps no segment that others began to be flushed."""
     with opened(path, OS, mapped=2) as sender, opened(path, OS, mapped=2) as receiver:
         counts = []
         for _ in range(20):
@@ -222,18 +224,18 @@ def test_a_process_that_only_maps_segments_of_others_keeps_none_of_them(path: Pa
 
 @shares
 def test_names_that_others_made_are_flushed(path: Path, background: Background) -> None:
-    """What is sent to a segment of another process is on disk only with the name of the segment."""
+    """A flush covers the names of segments that other processes created."""
     files = FaultyFiles()
     with opened(path, FSYNC) as first, opened(path, FSYNC, files=files) as second:
         first.log.append([b"makes the file"])
-        second.log.append([b"goes on in it"])
+        second.log.append([b"resumes in it"])
         files.flushed.clear()
         second.flusher.commit()
         assert files.flushed == [_segment(path), path / "segments"]
 
 
 def test_nothing_new_needs_no_flush(path: Path) -> None:
-    """The timer does not wear out the disk of an idle channel."""
+    """A flush without new messages does not touch the disk."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"one"])
@@ -248,7 +250,7 @@ def test_nothing_new_needs_no_flush(path: Path) -> None:
 
 
 def test_finished_segments_are_flushed_in_the_background(path: Path, background: Background) -> None:
-    """Without any durability asked for, a segment that is full comes to disk soon, and a checkpoint with it."""
+    """A finished segment is flushed in the background under any durability, with a checkpoint."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([LARGE])
@@ -267,7 +269,7 @@ def test_finished_segments_are_flushed_in_the_background(path: Path, background:
 def test_a_segment_of_another_process_is_flushed_by_the_one_that_finishes_it(
     path: Path, background: Background
 ) -> None:
-    """The process that began it may have ended long ago."""
+    """The process that finishes a segment flushes it, also one that another process began."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as second:
         with opened(path, OS) as first:
@@ -279,9 +281,7 @@ def test_a_segment_of_another_process_is_flushed_by_the_one_that_finishes_it(
 
 
 def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -> None:
-    """A batch that continues in the next segment is not half covered: after a power cut it is kept
-    or cut as a whole.
-    """
+    """A checkpoint lies between batches, so that a power cut keeps or cuts a batch as a whole."""
     with opened(path, OS) as store:
         store.log.append([b"before"])
         store.log.append([LARGE] * 6)
@@ -292,7 +292,7 @@ def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -
 
 
 def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Background) -> None:
-    """Uncommitted records may be rolled back when the process dies: a checkpoint must not cover them."""
+    """A checkpoint does not cover uncommitted records, which may be rolled back."""
     with opened(path, FSYNC) as store:
         store.log.append([b"shown"])
         store.flusher.commit()
@@ -305,7 +305,7 @@ def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Backgrou
 
 
 def test_names_that_changed_are_not_forgotten(path: Path, background: Background) -> None:
-    """If there is no finished segment any more, the next flush still flushes new names."""
+    """New names are flushed by the next flush, also if no finished segment is left."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"first"])
@@ -320,7 +320,7 @@ def test_names_that_changed_are_not_forgotten(path: Path, background: Background
 
 
 def test_background_work_that_comes_too_late_does_nothing(path: Path, background: Background) -> None:
-    """A channel that was closed is not touched any more."""
+    """Background work for a channel that was closed does nothing."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(5):
@@ -334,7 +334,7 @@ def test_background_work_that_comes_too_late_does_nothing(path: Path, background
 
 
 def test_a_message_is_visible_when_it_is_on_disk(path: Path, background: Background) -> None:
-    """Under FSYNC readers see nothing that a power cut could remove."""
+    """Under FSYNC a message is visible when it is on disk."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"one"])
@@ -347,7 +347,7 @@ def test_a_message_is_visible_when_it_is_on_disk(path: Path, background: Backgro
 
 
 def test_a_commit_does_not_ask_for_timestamps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From Linux 6.13 on, the next write would store an exact time in the inode, and the next flush write that too."""
+    """A commit does not read timestamps of the file, because from Linux 6.13 on that adds a write to the next flush."""
     with opened(path, ChannelOptions(durability=Durability.FSYNC)) as store:
         store.log.append([b"one"])
         store.flusher.commit()
@@ -361,19 +361,19 @@ def test_a_commit_does_not_ask_for_timestamps(path: Path, monkeypatch: pytest.Mo
 
 
 def test_readers_are_woken_when_a_message_becomes_visible(path: Path) -> None:
-    """An armed waiter is woken by the commit, not by the append."""
+    """A commit wakes an armed waiter, and an append does not."""
     with opened(path, FSYNC) as store:
-        told: list[bool] = []
-        handle(store.events.message_published, lambda: told.append(True))
+        published: list[bool] = []
+        handle(store.events.message_published, lambda: published.append(True))
         store.control.map[WAKE] = WAKE_LOOPS
         store.log.append([b"one"])
-        assert told == []
+        assert published == []
         store.flusher.commit()
-        assert told == [True]
+        assert published == [True]
 
 
 def test_senders_share_one_flush(path: Path, background: Background) -> None:
-    """However many wait, what was appended before the flush is brought to disk by it."""
+    """One flush covers every message that was appended before it, however many senders wait."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         sleepers = [Sleeper() for _ in range(64)]
@@ -406,7 +406,7 @@ class SlowFiles(FaultyFiles):
 
 
 def test_senders_that_arrive_during_a_flush_share_the_next_one(path: Path) -> None:
-    """One flush runs, a hundred senders arrive: one more flush serves all of them."""
+    """A hundred senders that arrive during a flush share the next one."""
     files = SlowFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"first"])
@@ -429,7 +429,7 @@ def test_senders_that_arrive_during_a_flush_share_the_next_one(path: Path) -> No
 
 
 def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> None:
-    """Whenever a sender continues, its message is visible and below the durable offset."""
+    """When `send` returns under FSYNC its message is visible and below the durable offset."""
     with opened(path, FSYNC) as store:
 
         def work(thread: int) -> None:
@@ -453,7 +453,7 @@ def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> No
 
 
 def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
-    """The file is never flushed again, the log resumes in a fresh one, and every later flush raises the error."""
+    """After a failed flush the file is never flushed again, the log resumes in a new one, and later flushes raise."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"may be lost"])
@@ -462,19 +462,19 @@ def test_a_failed_flush_is_final(path: Path, background: Background) -> None:
             store.flusher.flush()
         assert payloads_of(store) == [b"may be lost"]
         files.flushed.clear()
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         with pytest.raises(StorageError, match="may not be on disk"):
             store.flusher.flush()
         assert _segment(path, 0) not in files.flushed
         assert _segment(path, 1 << 40) in files.flushed
-        assert payloads_of(store) == [b"may be lost", b"goes on"]
+        assert payloads_of(store) == [b"may be lost", b"resumes"]
 
 
 @pytest.mark.parametrize("call", [1, 2, 3], ids=["segment", "control", "directory"])
 def test_a_file_system_that_shuts_down_right_after_a_flush_is_a_failed_flush(
     path: Path, background: Background, call: int
 ) -> None:
-    """Looking at the flushed files fails then, which is reported as a StorageError and never as a bare OSError."""
+    """If looking at flushed files fails because the file system shut down, the flush raises a StorageError."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"perhaps on disk"])
@@ -488,7 +488,7 @@ def test_a_file_system_that_shuts_down_right_after_a_flush_is_a_failed_flush(
 def test_a_flush_checks_that_the_file_system_still_runs_before_it_publishes(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file system may report success although it has shut down: the message is not acknowledged then."""
+    """If the file system has shut down, a flush that it reports as successful acknowledges no message."""
 
     def refuse(_files: Files, _descriptor: int) -> None:
         raise OSError(errno.EIO, "shut down")
@@ -517,11 +517,11 @@ def _lose(path: Path, options: ChannelOptions) -> FaultyFiles:
 
 
 def test_a_later_open_gets_the_error_as_well(path: Path, background: Background) -> None:
-    """What may be lost is still stored: no flush reports it as on disk, and its file is not flushed again."""
+    """After a failed flush an open and each later flush get the error, and the file is not flushed again."""
     files = _lose(path, OS)
     for _ in range(2):
         with opened(path, OS, files=files) as store:
-            store.log.append([b"goes on"])
+            store.log.append([b"resumes"])
             for _ in range(2):
                 with pytest.raises(StorageError, match="may not be on disk"):
                     store.flusher.flush()
@@ -531,7 +531,7 @@ def test_a_later_open_gets_the_error_as_well(path: Path, background: Background)
 
 
 def test_what_is_on_disk_after_a_failure_is_not_flushed_again(path: Path, background: Background) -> None:
-    """The durable offset stays before what may be lost, yet what comes behind is flushed once."""
+    """After a failed flush the durable offset stays, and later segments are flushed once."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         for _ in range(2):
@@ -544,10 +544,10 @@ def test_what_is_on_disk_after_a_failure_is_not_flushed_again(path: Path, backgr
 
 
 def test_what_may_be_lost_is_forgotten_when_it_is_reclaimed(path: Path, background: Background) -> None:
-    """Then a flush brings all there is to disk, and an open finds no trace of the failure."""
+    """When the messages of unknown durability are reclaimed, flushes succeed and opens find no failure."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         reclaim(store, store.control.write_offset, flush=False)
         store.flusher.flush()
         assert store.control.durable_offset == store.control.write_offset
@@ -556,7 +556,7 @@ def test_what_may_be_lost_is_forgotten_when_it_is_reclaimed(path: Path, backgrou
 
 
 def test_unknown_durability_keeps_no_process_from_opening_the_channel(path: Path, background: Background) -> None:
-    """It removes what dead processes have left to be removed, and gets the error from the next flush."""
+    """Unknown durability does not prevent an open, which cleans up after dead processes; the next flush raises."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(8):
@@ -573,7 +573,7 @@ def test_unknown_durability_keeps_no_process_from_opening_the_channel(path: Path
 
 
 def test_a_purge_ends_the_doubt(path: Path, background: Background) -> None:
-    """Nothing that may be lost is stored then."""
+    """A purge ends the unknown durability, because it removes its messages."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         store.purge()
@@ -581,7 +581,7 @@ def test_a_purge_ends_the_doubt(path: Path, background: Background) -> None:
 
 
 def test_a_boot_ends_the_doubt(path: Path, background: Background, boots: Boots) -> None:
-    """Recovery finds what the disk has: that is all there is."""
+    """A reboot ends the unknown durability, because recovery finds what the disk has."""
     _lose(path, OS)
     boots.again()
     with opened(path, OS) as store:
@@ -591,7 +591,7 @@ def test_a_boot_ends_the_doubt(path: Path, background: Background, boots: Boots)
 
 
 def test_a_recovery_in_the_same_boot_does_not_end_the_doubt(path: Path, background: Background) -> None:
-    """What the kernel has forgotten to write can still be read then, and is still not on disk."""
+    """A recovery in the same boot keeps the unknown durability of messages that are only in memory."""
     _lose(path, OS)
     _segment(path, 1 << 40).unlink()
     with opened(path, OS) as store:
@@ -602,7 +602,7 @@ def test_a_recovery_in_the_same_boot_does_not_end_the_doubt(path: Path, backgrou
 
 
 def test_choosing_fsync_does_not_flush_what_may_be_lost(path: Path, background: Background) -> None:
-    """Senders get their messages acknowledged; a flush is for all that is stored."""
+    """After `configure` to FSYNC sends are acknowledged, and `flush` raises for messages of unknown durability."""
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
@@ -618,7 +618,7 @@ def test_choosing_fsync_does_not_flush_what_may_be_lost(path: Path, background: 
 
 
 def test_a_channel_opened_under_fsync_later_has_lost_nothing(path: Path, background: Background) -> None:
-    """What was lost is not stored: every sender got an error, and a flush has all there is on disk."""
+    """If an earlier failure under FSYNC lost only messages whose senders got an error, later flushes succeed."""
     _lose(path, FSYNC)
     with opened(path, FSYNC) as store:
         store.flusher.commit_for(store.log.append([b"on disk"]))
@@ -627,7 +627,7 @@ def test_a_channel_opened_under_fsync_later_has_lost_nothing(path: Path, backgro
 
 
 def test_a_failed_flush_of_what_is_on_disk_loses_nothing(path: Path, background: Background) -> None:
-    """It is raised once, and nothing that was sent before can be missing."""
+    """A failed flush of messages that are on disk is raised once, and loses nothing."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         store.log.append([b"on disk"])
@@ -639,7 +639,7 @@ def test_a_failed_flush_of_what_is_on_disk_loses_nothing(path: Path, background:
 
 
 def test_a_failed_flush_under_fsync_rolls_back_what_was_not_visible(path: Path, background: Background) -> None:
-    """Senders get an error, their messages are removed, and the next ones are sent and acknowledged."""
+    """After a failed flush under FSYNC senders get errors, their messages are removed, and later sends succeed."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.log.append([b"on disk"])
@@ -659,9 +659,7 @@ def test_a_failed_flush_under_fsync_rolls_back_what_was_not_visible(path: Path, 
 
 @pytest.mark.parametrize("when", ["queued during the flush", "queued after the failure"])
 def test_no_lost_message_is_acknowledged(path: Path, background: Background, when: str) -> None:
-    """A sender that appended before a flush failed gets an error, even if the next flush, which is
-    its own, succeeds.
-    """
+    """A sender that appended before a failed flush gets an error, also if the next flush succeeds."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         first = Ticket(store.log.append([b"lost"]), Sleeper())
@@ -686,7 +684,7 @@ def test_no_lost_message_is_acknowledged(path: Path, background: Background, whe
 
 
 def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Background) -> None:
-    """A message that another flush had published already is on disk, whatever happens to the next flush."""
+    """A message that an earlier flush published is acknowledged, whatever the next flush does."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         ticket = Ticket(store.log.append([b"safe"]), Sleeper())
@@ -703,7 +701,7 @@ def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Bac
 def test_a_message_that_was_consumed_in_between_was_not_lost(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, look: str
 ) -> None:
-    """Another process may reclaim a segment between two checks of the sender, some time after a flush has failed."""
+    """A message that was consumed and reclaimed between two checks of its sender is acknowledged."""
     options = ChannelOptions(segment_size=4096, spare_segments=0, durability=Durability.FSYNC)
     files = FaultyFiles()
     with opened(path, options, files=files) as store, opened(path, options) as other:
@@ -725,7 +723,7 @@ def test_a_message_that_was_consumed_in_between_was_not_lost(
 
 
 def test_a_message_sent_without_waiting_is_reported_by_the_next_flush(path: Path, background: Background) -> None:
-    """A message that no sender waited for was lost in the background: flush raises, once."""
+    """The loss of a message that no sender waits for is raised once by the next `flush`."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         store.flusher.commit_later(Ticket(store.log.append([b"lost"])))
@@ -741,7 +739,7 @@ def test_a_message_sent_without_waiting_is_reported_by_the_next_flush(path: Path
 def test_a_disk_that_fails_at_any_flush(
     memory: Path, background: Background, options: ChannelOptions, once: bool
 ) -> None:
-    """Whichever flush fails: the error is typed, what was acknowledged is readable, and sending works afterwards."""
+    """Whichever flush fails, the error is typed, acknowledged messages are readable, and sending works afterwards."""
     at = 0
     while True:
         at += 1
@@ -784,7 +782,7 @@ def _send_durably(store: Store, batch: list[bytes]) -> list[bytes]:
 
 @pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
 def test_a_disk_that_is_broken_and_full(path: Path, background: Background, options: ChannelOptions) -> None:
-    """If there is no space for a fresh file either, the error is raised, and sending works when there is space."""
+    """If a flush fails and there is no space for a new file the error is raised; sending works when there is space."""
     files = FaultyFiles()
     with opened(path, options, files=files) as store:
         store.log.append([b"shown"])
@@ -806,10 +804,10 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
         with pytest.raises(DiskFullError):
             store.log.append([b"no room"])
         files.work()
-        offset = store.log.append([b"goes on"])
+        offset = store.log.append([b"resumes"])
         store.flusher.commit_for(offset)
         assert offset == 1 << 40, "an offset of before, which may be one of a message that was lost"
-        assert payloads_of(store) == [*expected, b"goes on"]
+        assert payloads_of(store) == [*expected, b"resumes"]
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
@@ -817,7 +815,7 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
 def test_a_waiter_of_another_process_gets_an_error_on_a_disk_that_is_broken_and_full(
     path: Path, background: Background, empty: bool
 ) -> None:
-    """The log has not resumed yet, and what another process has appended is lost all the same."""
+    """If a flush fails and there is no space, a waiting sender of another process gets an error too."""
     files = FaultyFiles()
     with opened(path, FSYNC) as other, opened(path, FSYNC, files=files) as store:
         if not empty:
@@ -829,7 +827,7 @@ def test_a_waiter_of_another_process_gets_an_error_on_a_disk_that_is_broken_and_
         assert store.control.is_gap_pending
         with pytest.raises(StorageError, match=f"another process.*; 'filechannel verify {path}' shows what is"):
             other.flusher.commit_for(lost)
-        other.flusher.commit_for(other.log.append([b"goes on"]))
+        other.flusher.commit_for(other.log.append([b"resumes"]))
 
 
 def _broken_and_full() -> Callable[[Path], Exception]:
@@ -840,7 +838,7 @@ def _broken_and_full() -> Callable[[Path], Exception]:
 
 @pytest.mark.parametrize("options", [OS, FSYNC], ids=["os", "fsync"])
 def test_a_flush_needs_no_descriptors(path: Path, background: Background, options: ChannelOptions) -> None:
-    """A process that has none left for a moment has no broken disk."""
+    """A flush needs no free descriptor, and their lack is not a failed flush."""
     files = FewDescriptors()
     with opened(path, options, files=files) as store:
         store.flusher.flush()
@@ -858,7 +856,7 @@ def test_a_flush_needs_no_descriptors(path: Path, background: Background, option
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_flush_that_could_not_start_is_not_a_failed_one(path: Path, background: Background) -> None:
-    """What another process has written cannot be opened for a moment: the disk was not asked, and is asked later."""
+    """A flush that could not open a segment of another process is not a failed one, and is tried again."""
     files = FewDescriptors()
     with opened(path, OS, files=files) as store, opened(path, OS) as other:
         store.flusher.flush()
@@ -875,7 +873,7 @@ def test_a_flush_that_could_not_start_is_not_a_failed_one(path: Path, background
 
 
 def test_a_consumer_that_cannot_be_flushed_is_an_error(path: Path) -> None:
-    """The messages are not concerned: the log stays where it is, and the next flush may succeed."""
+    """If a consumer cannot be flushed an error is raised, the log stays, and the next flush may succeed."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         cursor = store.cursors.open("consumer")
@@ -893,7 +891,7 @@ def test_a_consumer_that_cannot_be_flushed_is_an_error(path: Path) -> None:
 def test_a_failure_in_the_background_is_raised_by_the_next_flush(
     path: Path, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A finished segment that could not be flushed is logged at once."""
+    """A failed flush in the background is logged at once, and raised by the next flush."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(5):
@@ -910,7 +908,7 @@ def test_a_failure_in_the_background_is_raised_by_the_next_flush(
 
 
 def test_switching_to_fsync_flushes_what_is_visible(path: Path, background: Background) -> None:
-    """What readers see under FSYNC is on disk, from the first moment on."""
+    """`configure` to FSYNC flushes what is visible before it returns."""
     files = FaultyFiles()
     with opened(path, OS, files=files) as store:
         for _ in range(4):
@@ -925,7 +923,7 @@ def test_switching_to_fsync_flushes_what_is_visible(path: Path, background: Back
 
 
 def test_switching_from_fsync_shows_what_was_appended(path: Path, background: Background) -> None:
-    """Nothing that was on its way is lost, and the next message is visible at once."""
+    """`configure` from FSYNC makes pending messages visible, and later ones at once."""
     with opened(path, FSYNC) as store:
         store.log.append([b"on its way"])
         store.configure(lambda manifest: replace(manifest, options=OS.resolve()))
@@ -937,7 +935,7 @@ def test_switching_from_fsync_shows_what_was_appended(path: Path, background: Ba
 
 
 def test_switching_while_others_send_loses_nothing(path: Path) -> None:
-    """The tail that readers see never moves back, whichever process flushes at the same time."""
+    """If the durability changes while processes send and flush, the visible tail never moves back."""
     stop = threading.Event()
     with opened(path, OS) as store:
 

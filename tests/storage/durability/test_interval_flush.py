@@ -76,7 +76,7 @@ def test_two_starts_at_once_leave_one_interval(lane: Lane, monkeypatch: pytest.M
 
 
 def test_an_object_is_flushed_again_and_again(lane: Lane) -> None:
-    """At its interval, until that is stopped."""
+    """A registered object is flushed at its interval until it is stopped."""
     flushed = Flushed()
     interval_flush = _started(lane, flushed)
     flushed.wait_for(5)
@@ -84,7 +84,7 @@ def test_an_object_is_flushed_again_and_again(lane: Lane) -> None:
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again(lane: Lane, caplog: pytest.LogCaptureFixture) -> None:
-    """The caller gets no error; the next call starts the thread, which flushes both."""
+    """If the timer thread cannot be started the caller gets no error, and the next call starts it for both."""
     first, second = Flushed(), Flushed()
     with no_more_threads():
         flushes = [_started(lane, first)]
@@ -97,7 +97,7 @@ def test_a_thread_that_cannot_be_started_is_tried_again(lane: Lane, caplog: pyte
 
 
 def test_one_thread_serves_every_channel(lane: Lane) -> None:
-    """However many channels are registered, one thread flushes them; it ends after the last one was stopped."""
+    """One thread flushes every registered channel, and ends after the last one was stopped."""
     channels = [Flushed() for _ in range(20)]
     flushes = [_started(lane, flushed) for flushed in channels]
     for flushed in channels:
@@ -110,12 +110,12 @@ def test_one_thread_serves_every_channel(lane: Lane) -> None:
 
 
 def test_a_stopped_object_is_not_flushed(lane: Lane) -> None:
-    """Others are, and it can be started again."""
+    """A stopped object is not flushed, others are, and it can be started again."""
     first, second = Flushed(), Flushed()
     first_flush, second_flush = _started(lane, first), _started(lane, second)
     first.wait_for(1)
     first_flush.stop()
-    second.wait_for(second.count + 2)  # a flush of the first that had begun is over by then
+    second.wait_for(second.count + 2)  # a flush of the first that was running has ended by then
     count = first.count
     second.wait_for(second.count + 5)
     assert first.count == count
@@ -126,7 +126,7 @@ def test_a_stopped_object_is_not_flushed(lane: Lane) -> None:
 
 
 def test_a_new_interval_replaces_the_one_before(lane: Lane) -> None:
-    """The object is flushed at the new one only."""
+    """A new interval replaces the one before."""
     flushed = Flushed()
     interval_flush = _started(lane, flushed)
     flushed.wait_for(1)
@@ -142,7 +142,7 @@ def test_a_new_interval_replaces_the_one_before(lane: Lane) -> None:
 
 
 def test_a_short_interval_does_not_wait_for_a_long_one(lane: Lane) -> None:
-    """Starting it wakes the thread, whatever that was waiting for."""
+    """Starting a short interval wakes the thread that waits for a long one."""
     slow, quick = Flushed(), Flushed()
     flushes = [_started(lane, slow, 3600), _started(lane, quick)]
     quick.wait_for(3)
@@ -153,7 +153,7 @@ def test_a_short_interval_does_not_wait_for_a_long_one(lane: Lane) -> None:
 
 @pytest.mark.parametrize("error", [StorageError("broken"), OSError(5, "broken"), RuntimeError("broken")])
 def test_a_failure_is_logged_and_not_the_end(lane: Lane, caplog: pytest.LogCaptureFixture, error: Exception) -> None:
-    """It is tried again at the interval."""
+    """A failed flush is logged and tried again at the interval."""
     flushed = Flushed(error)
     with caplog.at_level(logging.ERROR, "filechannel"):
         interval_flush = _started(lane, flushed)
@@ -163,7 +163,7 @@ def test_a_failure_is_logged_and_not_the_end(lane: Lane, caplog: pytest.LogCaptu
 
 
 def test_an_object_is_not_kept_alive(lane: Lane) -> None:
-    """A channel that is not used any more is collected although its interval was never stopped."""
+    """The timer does not keep an unused channel alive."""
     flushed = Flushed()
     _started(lane, flushed, 3600)
     gone = threading.Event()
@@ -174,7 +174,7 @@ def test_an_object_is_not_kept_alive(lane: Lane) -> None:
 
 
 def test_an_object_that_was_closed_or_deleted_is_not_flushed_any_more(lane: Lane) -> None:
-    """Then the thread has nothing to do, and ends."""
+    """After an object was closed or deleted the thread does not flush it, and ends."""
     closed, deleted = Flushed(), Flushed()
     _started(lane, closed)
     _started(lane, deleted)
@@ -186,7 +186,7 @@ def test_an_object_that_was_closed_or_deleted_is_not_flushed_any_more(lane: Lane
 
 
 def test_an_interval_channel_comes_to_disk_by_itself(path: Path) -> None:
-    """Without anybody asking for it, a message is on disk after the interval."""
+    """With an interval a message is on disk after that time, without a call."""
     options = ChannelOptions(segment_size=4096, durability=Durability.interval(SECONDS))
     with opened(path, options) as store:
         flushed = threading.Event()

@@ -53,24 +53,24 @@ def _top_up(store: Store) -> None:
 
 
 def test_the_next_segment_is_written_in_the_prepared_file(path: Path, background: Background) -> None:
-    """With a rename and no other change of the disk; flushing and maintenance are notified later."""
-    faulty, told = FaultyFiles(), list[str]()
+    """A fast roll renames the prepared file and changes nothing else on disk; flushing and maintenance follow later."""
+    faulty, raised = FaultyFiles(), list[str]()
     with opened(path, OPTIONS, files=faulty) as store:
         _fill(store)
-        handle(store.events.maintenance_due, lambda: told.append("rolled"))
-        handle(store.events.segment_finished, lambda: told.append("finished"))
+        handle(store.events.maintenance_due, lambda: raised.append("rolled"))
+        handle(store.events.segment_finished, lambda: raised.append("finished"))
         before = faulty.calls.copy()
         store.log.writer.append(NEXT)
         done = faulty.calls - before
         assert done["replace"] == 1
         assert not {"create", "allocate", "map", "unlink", "write_at"} & set(done)
-        assert told == []
+        assert raised == []
         store.log.writer.append(b"after it")
-        assert told == ["rolled"]
+        assert raised == ["rolled"]
         assert store.log.dirty.has_finished
         store.log.catch_up()
         store.log.catch_up()
-        assert told == ["rolled", "finished"]
+        assert raised == ["rolled", "finished"]
         assert store.log.dirty.is_between_batches(store.segments.begins[-1])
         assert payloads_of(store) == [*[MESSAGE] * FULL, NEXT, b"after it"]
         store.flusher.flush()
@@ -79,7 +79,7 @@ def test_the_next_segment_is_written_in_the_prepared_file(path: Path, background
 
 
 def test_other_processes_follow(path: Path) -> None:
-    """To them it is a segment that another process has begun, as usual."""
+    """Other processes follow a fast roll as they follow any segment that another process began."""
     with opened(path, OPTIONS) as store, opened(path, readonly=True) as reader:
         store.log.writer.append(MESSAGE)
         for number in range(3):
@@ -93,7 +93,7 @@ def test_other_processes_follow(path: Path) -> None:
 @pytest.mark.parametrize("step", ["look", "end", "header", "replace", "publish"])
 @pytest.mark.parametrize("error", [disk_full, input_output_error])
 def test_a_fast_roll_that_fails_is_repeated_as_a_slow_one(path: Path, error: object, step: str) -> None:
-    """The sender gets an error only if that fails too."""
+    """A fast roll that fails is repeated as a slow one, and the sender gets an error only if that fails too."""
     faulty = FaultyFiles()
     with opened(path, OPTIONS, files=faulty) as store:
         _fill(store)
@@ -105,7 +105,7 @@ def test_a_fast_roll_that_fails_is_repeated_as_a_slow_one(path: Path, error: obj
 
 @pytest.mark.parametrize("files", [FaultyFiles(), Files()])
 def test_a_message_is_not_sent_twice_because_a_notification_failed(path: Path, files: Files) -> None:
-    """What is raised after it was published is not a reason for a slow roll."""
+    """An error of a notification after the publish does not cause a slow roll, which would send the message twice."""
 
     def fail() -> None:
         raise OSError("a FIFO is gone")
@@ -121,7 +121,7 @@ def test_a_message_is_not_sent_twice_because_a_notification_failed(path: Path, f
 
 
 def test_a_file_that_was_removed_is_not_missed(path: Path) -> None:
-    """A segment is made then, and the one before ends where it should."""
+    """If the prepared file was removed the roll creates a segment, and the one before ends where it should."""
     with opened(path, OPTIONS) as store:
         _fill(store)
         for spare in (path / "segments").glob("spare-*"):
@@ -132,7 +132,7 @@ def test_a_file_that_was_removed_is_not_missed(path: Path) -> None:
 
 @pytest.mark.parametrize("options", [OPTIONS, ChannelOptions(segment_size=SIZE, durability=Durability.FSYNC)])
 def test_what_is_not_simple_takes_the_slow_path(path: Path, background: Background, options: ChannelOptions) -> None:
-    """A batch fills the segment before; under FSYNC there is more to be done."""
+    """A batch, and a message under FSYNC, take the slow path of a roll."""
     faulty = FaultyFiles()
     with opened(path, options, files=faulty) as store:
         _fill(store)
@@ -145,7 +145,7 @@ def test_what_is_not_simple_takes_the_slow_path(path: Path, background: Backgrou
 
 
 def test_a_message_longer_than_the_prepared_file_gets_its_own(path: Path) -> None:
-    """And the file stays prepared."""
+    """A message longer than the prepared file gets a segment of its own, and the file stays prepared."""
     with opened(path, OPTIONS) as store:
         _fill(store)
         store.log.writer.append(bytes(SIZE))
@@ -154,7 +154,7 @@ def test_a_message_longer_than_the_prepared_file_gets_its_own(path: Path) -> Non
 
 
 def test_a_writer_that_has_to_reserve_capacity_does_not_roll(path: Path) -> None:
-    """A window that was closed, as for a changed capacity, keeps the writer from a fast roll."""
+    """With a closed window, as after a change of the capacity, the writer does not roll by itself."""
     with opened(path, OPTIONS) as store:
         _fill(store)
         with store.log.writing():
@@ -167,7 +167,7 @@ def test_a_writer_that_has_to_reserve_capacity_does_not_roll(path: Path) -> None
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_another_process_may_retire_it_before_the_roll_is_acknowledged(path: Path) -> None:
-    """What the file is by then is not taken for what it was, and no name is known that does not exist."""
+    """If another process retires the segment before the roll is acknowledged, no missing name is listed."""
     with opened(path, OPTIONS) as store, opened(path) as other:
         store.log.writer.append(MESSAGE)
         _top_up(store)
@@ -191,7 +191,7 @@ def test_another_process_may_retire_it_before_the_roll_is_acknowledged(path: Pat
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_two_processes_with_the_same_prepared_file_do_not_disturb_each_other(path: Path) -> None:
-    """One rolls to it; the other notices that, and follows."""
+    """Of two processes with the same prepared file one rolls to it, and the other one notices that and follows."""
     with opened(path, OPTIONS) as store, opened(path) as other:
         store.log.writer.append(MESSAGE)
         expected = [MESSAGE]
@@ -234,7 +234,7 @@ def _interrupted(work: Callable[[], object], calls: int) -> bool:
 
 
 def test_ctrl_c_may_come_at_every_call(path: Path) -> None:
-    """The message is sent or it is not, and the next one is; what was finished is known to be."""
+    """After Ctrl-C at any call of a roll the message is sent or not, and the next one is sent."""
     with opened(path, OPTIONS, files=FaultyFiles()) as store:
         store.log.writer.append(MESSAGE)
         for calls in itertools.count(1):
@@ -252,7 +252,7 @@ def test_ctrl_c_may_come_at_every_call(path: Path) -> None:
 
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core there")
 def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is shorter, and would have fitted into the segment before, is found where it is, also by others."""
+    """After Ctrl-C behind a rename, a message that would fit into the former segment is found in the new one."""
     rename = os.rename
 
     def interrupted(source: bytes, target: bytes, **directories: int) -> None:
@@ -275,10 +275,10 @@ def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.skipif(PURE, reason="an exception in a guard written in Python is lost; see _format/mutex.py")
 def test_an_update_after_a_roll_may_be_interrupted(path: Path, background: Background) -> None:
-    """At every call: the next one does all of it again, and reports that a segment was finished."""
-    told: list[int] = []
+    """If Ctrl-C interrupts the update after a roll, the next one repeats it and reports the finished segment."""
+    raised: list[int] = []
     with opened(path, OPTIONS) as store:
-        handle(store.events.segment_finished, lambda: told.append(calls))
+        handle(store.events.segment_finished, lambda: raised.append(calls))
         store.log.writer.append(MESSAGE)
         for calls in itertools.count(1):
             _top_up(store)
@@ -286,7 +286,7 @@ def test_an_update_after_a_roll_may_be_interrupted(path: Path, background: Backg
             assert store.log.writer.pending_roll is not None
             was_interrupted = _interrupted(store.log.catch_up, calls)
             store.log.catch_up()
-            assert calls in told
+            assert calls in raised
             assert store.log.writer.pending_roll is None
             _check_noted(store)
             reclaim(store, store.segments.begins[-1])
@@ -314,7 +314,7 @@ def _indexes(path: Path) -> list[str]:
 
 
 def test_what_is_consumed_in_time_never_has_an_index(path: Path, background: Background) -> None:
-    """It would be removed with the segment."""
+    """A segment that is consumed before its flush never has an index, which would be deleted with it."""
     with opened(path, OPTIONS) as store:
         for _ in range(5):
             _fill(store)
@@ -325,7 +325,7 @@ def test_what_is_consumed_in_time_never_has_an_index(path: Path, background: Bac
 
 
 def test_the_index_of_a_finished_segment_is_written_with_its_flush(path: Path, background: Background) -> None:
-    """By another thread than the one that sends."""
+    """The index of a finished segment is written with its flush, by another thread than the sender's."""
     with opened(path, OPTIONS) as store:
         for _ in range(3):
             _fill(store)
@@ -338,7 +338,7 @@ def test_the_index_of_a_finished_segment_is_written_with_its_flush(path: Path, b
 def test_a_mark_of_the_next_segment_is_not_put_into_the_index_before(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also if the writer rolls while another thread is about to store marks."""
+    """A mark of the next segment is not written to the index of the former one, also if the writer rolls meanwhile."""
     store_late = ActiveIndex.store_late
 
     def roll_first(self: ActiveIndex, oldest: Callable[[], Offset]) -> None:
@@ -370,7 +370,7 @@ class Overtaking(Files):
 
 
 def test_an_index_that_comes_too_late_is_removed(path: Path) -> None:
-    """The segment was retired, and the process that did so found none to remove."""
+    """An index that is written after its segment was retired is deleted."""
     with opened(path, OPTIONS) as store:
         _fill(store)
         store.log.writer.append(NEXT)
@@ -381,7 +381,7 @@ def test_an_index_that_comes_too_late_is_removed(path: Path) -> None:
 
 
 def test_an_index_of_the_active_segment_may_come_too_late(path: Path) -> None:
-    """Another process found the channel idle, and has retired all of it."""
+    """An index of the active segment that is written after another process retired it is deleted."""
     with opened(path, OPTIONS) as store:
         store.log.append([b"consumed"])
         store.log._active._index._files = Overtaking(store, store.control.write_offset)
@@ -390,7 +390,7 @@ def test_an_index_of_the_active_segment_may_come_too_late(path: Path) -> None:
 
 
 def test_not_too_many_wait_for_their_index(path: Path, background: Background) -> None:
-    """If no other thread writes them, the sender does."""
+    """If no other thread writes the pending indexes, the sender does."""
     with opened(path, ChannelOptions(segment_size=4096)) as store:
         for _ in range(70):
             store.log.append([bytes(4000)])

@@ -45,7 +45,7 @@ def _send(store: Store, *payloads: bytes) -> None:
 
 @pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.soak)])
 def test_every_length_is_read_back_after_reopening(memory: Path, step: int) -> None:
-    """Payloads of 0 to 1,100 bytes, each sent by another open, are all there in the end."""
+    """Payloads of 0 to 1,100 bytes, each sent by another open, are read back after reopening."""
     lengths = range(0, 1101, step)  # seven at a time: with each number of bytes up to the next word
     last: list[bytes] = []
     place = None
@@ -65,7 +65,7 @@ def _payload(length: int) -> bytes:
 @pytest.mark.parametrize("spare", range(17))
 @pytest.mark.parametrize("length", [0, 1, 7, 8, 9, 100])
 def test_any_number_of_spare_bytes_at_the_end_of_a_segment(path: Path, spare: int, length: int) -> None:
-    """A segment may end with 0 to 16 bytes to spare, whatever comes next."""
+    """A segment may end with 0 to 16 unused bytes, whatever message comes next."""
     first = _payload(CAPACITY_WAKE - RECORD_HEADER_SIZE - spare)
     with opened(path) as store:
         _send(store, first, _payload(length))
@@ -78,7 +78,7 @@ def test_any_number_of_spare_bytes_at_the_end_of_a_segment(path: Path, spare: in
 
 @pytest.mark.parametrize("length", [CAPACITY_WAKE - RECORD_HEADER_SIZE, CAPACITY_WAKE, 4096, 5000, 100_000, 3 << 20])
 def test_a_message_larger_than_a_segment_gets_one_of_its_own(path: Path, length: int) -> None:
-    """The segment is as large as the message needs, whether it comes first, in the middle or last."""
+    """A message larger than a segment gets one of its own size, at the beginning, middle or end."""
     with opened(path) as store:
         _send(store, _payload(length), b"small", _payload(length), _payload(length))
     with opened(path) as store:
@@ -88,7 +88,7 @@ def test_a_message_larger_than_a_segment_gets_one_of_its_own(path: Path, length:
 
 
 def test_a_larger_file_replaces_an_empty_segment(path: Path) -> None:
-    """A segment that was created and is still empty does not stay in the way."""
+    """A message larger than an empty segment replaces its file by a larger one."""
     with opened(path) as store:
         _send(store, _payload(100))
         store.purge()
@@ -100,7 +100,7 @@ def test_a_larger_file_replaces_an_empty_segment(path: Path) -> None:
 
 @pytest.mark.parametrize("count", [1, 2, 10, 100])
 def test_a_batch_may_span_segments(path: Path, count: int) -> None:
-    """A batch is one piece however many files it takes, and the offset returned is that of its first record."""
+    """A batch may span segments, and its offset is that of its first record."""
     batch = [_payload(900 + index) for index in range(count)]
     with opened(path) as store:
         _send(store, b"before")
@@ -112,7 +112,7 @@ def test_a_batch_may_span_segments(path: Path, count: int) -> None:
 
 
 def test_an_empty_batch_changes_nothing(path: Path) -> None:
-    """Nothing is sent, and the log continues."""
+    """An empty batch sends nothing."""
     with opened(path) as store:
         store.log.append([])
         _send(store, b"one")
@@ -121,7 +121,7 @@ def test_an_empty_batch_changes_nothing(path: Path) -> None:
 
 
 def test_segments_are_named_by_where_the_last_one_ended(path: Path) -> None:
-    """Each begin is the end of the one before, and the header says so too."""
+    """The name of a segment is the end of the one before, which its header has too."""
     with opened(path) as store:
         _send(store, *(_payload(length) for length in range(300, 900)))
         begins = store.segments.begins
@@ -133,7 +133,7 @@ def test_segments_are_named_by_where_the_last_one_ended(path: Path) -> None:
 
 
 def test_a_message_that_is_too_large_is_refused(path: Path) -> None:
-    """The error names the limit, and the item if it was one of several; nothing of the batch is sent."""
+    """A message that is too large is refused with the limit and its index, and nothing of its batch is sent."""
     with opened(path, ChannelOptions(segment_size=4096, max_message_size=100)) as store:
         _send(store, _payload(100))
         with pytest.raises(MessageTooLargeError) as single:
@@ -149,7 +149,7 @@ def test_a_message_that_is_too_large_is_refused(path: Path) -> None:
 
 
 def test_threads_share_one_log(path: Path) -> None:
-    """Messages of several threads are all there, each thread's in its order, each batch in one piece."""
+    """Messages of several threads keep the order of each thread, and batches stay whole."""
     threads, rounds = 4, 20 if PURE else 300
 
     def work(store: Store, thread: int) -> None:
@@ -176,7 +176,7 @@ def test_threads_share_one_log(path: Path) -> None:
 
 
 def test_a_sealed_log_takes_no_more(path: Path) -> None:
-    """The seal is a record that is never delivered, and sealing twice is sealing once."""
+    """The seal is a record that is not delivered, sealing twice is sealing once, and sends are refused."""
     with opened(path) as store:
         _send(store, b"last")
         store.seal()
@@ -196,7 +196,7 @@ def test_a_sealed_log_takes_no_more(path: Path) -> None:
 
 
 def test_records_are_marked_every_64_kib(path: Path) -> None:
-    """Each mark is a record boundary with its sequence, none further than 64 KiB and a record from the last."""
+    """Each mark is the begin of a record with its sequence, at most 64 KiB and a record behind the last one."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         for number in range(400):
             _send(store, _payload(number * 13 % 2000))
@@ -213,7 +213,7 @@ def test_records_are_marked_every_64_kib(path: Path) -> None:
 
 
 def test_marks_wait_until_readers_see_their_records(path: Path, background: Background) -> None:
-    """Records that may still be rolled back are not in the index: under FSYNC not before the flush."""
+    """Records that may be rolled back are not in the index, so that under FSYNC marks wait for the flush."""
     options = ChannelOptions(segment_size=1 << 20, durability=Durability.FSYNC)
     with opened(path, options) as store:
         store.log.append([_payload(1000)] * 300)
@@ -225,7 +225,7 @@ def test_marks_wait_until_readers_see_their_records(path: Path, background: Back
 
 
 def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
-    """What is sent instead begins elsewhere, and is found."""
+    """Marks of a failed batch are dropped, and what is sent instead is found."""
     files = FaultyFiles()
     with opened(path, ChannelOptions(segment_size=8 << 20), files=files) as store:
         _send(store, b"first")
@@ -244,7 +244,7 @@ def test_marks_of_a_batch_that_failed_are_forgotten(path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [[4000], [900] * 10, [5000, 100], [100, 5000], [900] * 5 + [9000]])
 def test_a_full_disk_is_a_clean_error_at_every_step(memory: Path, sizes: list[int], background: Background) -> None:
-    """Whichever call finds no space: nothing of the batch is sent, what was stored stays, and sending works later."""
+    """If any call finds no disk space nothing of the batch is sent, stored messages stay, and sending works later."""
     batch, at = [_payload(size) for size in sizes], 0
     while True:
         at += 1
@@ -255,11 +255,11 @@ def test_a_full_disk_is_a_clean_error_at_every_step(memory: Path, sizes: list[in
             sent = _try_to_send(store, batch)
             assert payloads_of(store) == [_payload(1000), *sent]
             files.work()
-            _send(store, b"goes on")
+            _send(store, b"resumes")
             store.log.append(batch)
-            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+            assert payloads_of(store) == [_payload(1000), *sent, b"resumes", *batch]
         with opened(path) as store:
-            assert payloads_of(store) == [_payload(1000), *sent, b"goes on", *batch]
+            assert payloads_of(store) == [_payload(1000), *sent, b"resumes", *batch]
         if not files.failures:
             break
     assert at > 1
@@ -274,7 +274,7 @@ def _try_to_send(store: Store, batch: list[bytes]) -> list[bytes]:
 
 
 def test_less_space_than_usual_is_enough(path: Path) -> None:
-    """On a disk that is almost full, a segment uses what a message needs instead of a mebibyte."""
+    """On an almost full disk a segment allocates what a message needs, instead of a mebibyte."""
     files = FaultyFiles()
 
     def only_little(path: Path, descriptor: int, position: int, size: int) -> None:
@@ -291,12 +291,12 @@ def test_less_space_than_usual_is_enough(path: Path) -> None:
 
 @pytest.mark.parametrize("error", [OSError("the disk is broken"), NoThreadError("can't start new thread")])
 def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing that is done after a message was published fails its sender; it is logged, and tried again."""
-    told: list[bool] = []
+    """An error after a message was published is logged and tried again, and not raised in the sender."""
+    raised: list[bool] = []
 
     def fail() -> None:
-        told.append(True)
-        if len(told) == 1:
+        raised.append(True)
+        if len(raised) == 1:
             raise error
 
     with opened(path) as store:
@@ -305,14 +305,14 @@ def test_what_was_sent_was_sent(path: Path, error: Exception, caplog: pytest.Log
         for payload in sent:
             store.log.append([payload])
         assert str(error) in caplog.text
-        assert told == [True]
+        assert raised == [True]
         store.log.append([b"next"])
-        assert told == [True, True]
+        assert raised == [True, True]
         assert payloads_of(store) == [*sent, b"next"]
 
 
 def test_a_process_that_can_start_no_thread_can_send(path: Path) -> None:
-    """Background work is done later, or here."""
+    """A process that cannot start a thread can send, and does background work later or in the sender."""
     with opened(path) as store:
         with no_more_threads():
             sent = [bytes([number]) * 2000 for number in range(30)]
@@ -323,7 +323,7 @@ def test_a_process_that_can_start_no_thread_can_send(path: Path) -> None:
 
 
 def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
-    """Whatever else the kernel refuses is a typed error too; nothing was sent, and sending works later."""
+    """If the kernel refuses a descriptor, or anything else, the sender gets a typed error, and sends again later."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, _payload(3000))
@@ -331,12 +331,12 @@ def test_running_out_of_descriptors_is_a_storage_error(path: Path) -> None:
         with pytest.raises(StorageError, match="nothing was sent"):
             _send(store, _payload(3000))
         files.work()
-        _send(store, b"goes on")
-        assert payloads_of(store) == [_payload(3000), b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [_payload(3000), b"resumes"]
 
 
 def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, background: Background) -> None:
-    """Also if not even the rollback is possible, for which the directory has to be scanned."""
+    """If no descriptor is left for a rollback, which scans the directory, the sender gets a storage error."""
     files = FewDescriptors()
     with opened(path, files=files) as store:
         _send(store, _payload(3000))
@@ -346,13 +346,13 @@ def test_running_out_of_all_descriptors_is_a_storage_error(path: Path, backgroun
                 _send(store, _payload(3000))
             assert isinstance(caught.value.__cause__, OSError)
         files.has_none = False
-        _send(store, b"goes on")
-        assert payloads_of(store) == [_payload(3000), b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [_payload(3000), b"resumes"]
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_what_others_did_needs_descriptors(path: Path, background: Background) -> None:
-    """If it cannot be known where another process has rolled to, that is a storage error as well."""
+    """If no descriptor is left to follow another process's roll, the sender gets a storage error."""
     files = FewDescriptors()
     with opened(path) as other, opened(path, files=files) as store:
         _send(store, b"first")
@@ -366,19 +366,19 @@ def test_what_others_did_needs_descriptors(path: Path, background: Background) -
 
 
 def test_an_interrupted_batch_is_rolled_back(path: Path) -> None:
-    """Control-C in the middle of a batch leaves nothing of it."""
+    """Ctrl-C in the middle of a batch leaves nothing of it."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         files.fail(frozenset({"replace"}), lambda _: KeyboardInterrupt(), at=2, once=True)
         with pytest.raises(KeyboardInterrupt):
             store.log.append([_payload(1000)] * 10)
         assert payloads_of(store) == []
-        _send(store, b"goes on")
-        assert payloads_of(store) == [b"goes on"]
+        _send(store, b"resumes")
+        assert payloads_of(store) == [b"resumes"]
 
 
 def test_a_rollback_is_on_disk(path: Path, background: Background) -> None:
-    """An unfinished batch must not reappear after a power cut: its bytes are wiped and flushed at once."""
+    """Rolling back wipes and flushes an unfinished batch, so that it does not reappear after a power cut."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         _send(store, b"first")
@@ -392,7 +392,7 @@ def test_a_rollback_is_on_disk(path: Path, background: Background) -> None:
 
 
 def test_a_dead_writers_record_is_rolled_back(path: Path) -> None:
-    """Bytes behind the tail, of a process that died before it published them, are wiped when the channel is opened."""
+    """Opening a channel wipes the records of a dead writer behind the tail."""
     with opened(path) as store:
         _send(store, b"first")
         with store.log.writing():
@@ -432,7 +432,7 @@ class _Disk(Files):
 
 
 def test_disk_space_is_reserved_in_whole_units(path: Path, background: Background) -> None:
-    """Up to a multiple of what the kernel needs at once, or to the end of the file, however long a message is."""
+    """Disk space is allocated in units of the kernel or to the end of the file, however long a message is."""
     files, options = _Disk(), ChannelOptions(segment_size=8 * _UNIT)
     for size in (100, _UNIT, 3 * _UNIT + 5, 100, 7 * _UNIT, 20 * _UNIT, 100):
         with opened(path, options, files=files) as store:
@@ -443,7 +443,7 @@ def test_disk_space_is_reserved_in_whole_units(path: Path, background: Backgroun
 
 
 def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Background) -> None:
-    """A week of segments takes no more open files and maps than an hour."""
+    """Rolling thousands of times takes no more descriptors and maps than a few."""
     rounds = 200 if PURE else 2000
     with opened(memory / "channel", mapped=2) as store:
         reader_at = store.lookup.earliest()
@@ -462,7 +462,7 @@ def test_rolling_keeps_descriptors_and_maps_flat(memory: Path, background: Backg
 
 
 def test_stray_files_are_left_alone(path: Path) -> None:
-    """Other files in the directories stay there and do no harm."""
+    """Other files in the directories of a channel stay there and do no harm."""
     with opened(path) as store:
         _send(store, *[_payload(1000)] * 10)
     strays = ["segments/notes.txt", "segments/1.seg", "segments/99999999999999999999999.seg", "consumers/x", "README"]
@@ -472,13 +472,13 @@ def test_stray_files_are_left_alone(path: Path) -> None:
     (path / "consumers" / "directory.cursor").mkdir()
     with opened(path) as store:
         assert payloads_of(store) == [_payload(1000)] * 10
-        _send(store, b"goes on")
+        _send(store, b"resumes")
         store.purge()
     assert all((path / stray).read_text() == "stray" for stray in strays)
 
 
 def test_a_segment_that_a_dead_writer_was_creating_is_removed(path: Path) -> None:
-    """A segment without its name yet belongs to no process."""
+    """A segment that a dead writer was creating has no name yet, and is deleted."""
     with opened(path) as store:
         _send(store, b"one")
     leftover = path / "segments" / f"new-{segment_name(4711)}"
@@ -489,7 +489,7 @@ def test_a_segment_that_a_dead_writer_was_creating_is_removed(path: Path) -> Non
 
 
 def test_small_channels_stay_small(path: Path) -> None:
-    """A large segment takes a mebibyte of disk for its first message, not its whole size."""
+    """A large segment allocates a mebibyte of disk for its first message, not its whole size."""
     with opened(path, ChannelOptions(segment_size=64 << 20)) as store:
         _send(store, b"one")
         assert store.segments.bytes_on_disk() <= (1 << 20) + 4096

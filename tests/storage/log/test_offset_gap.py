@@ -24,7 +24,7 @@ from tests.storage.faults import (
     too_many_open_files,
 )
 
-JUMP = 1 << 40
+GAP = 1 << 40
 
 pytestmark = pytest.mark.usefixtures("background")
 
@@ -36,43 +36,43 @@ def _abandon(store: Store) -> None:
 
 @pytest.mark.parametrize(
     ("beyond", "begin"),
-    [(0, 1), (1000, 1), (JUMP // 2 - 1, 1), (JUMP // 2, 2), (JUMP - 1, 2), (JUMP, 2), (3 * JUMP + JUMP // 2, 5)],
+    [(0, 1), (1000, 1), (GAP // 2 - 1, 1), (GAP // 2, 2), (GAP - 1, 2), (GAP, 2), (3 * GAP + GAP // 2, 5)],
 )
 def test_the_log_resumes_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
-    """At least half of 2^40 lies between what was used for sure and what follows: more than can be lost unflushed."""
+    """After a failed flush the log resumes at least 2^39 behind, more than can have been written unflushed."""
     with opened(path) as store, store.log.writing():
         store.log._gap.go(beyond, Offset(0))
-        assert store.control.write_offset == begin * JUMP
+        assert store.control.write_offset == begin * GAP
         assert store.control.tail() == store.control.tail(deferred=True)
 
 
 def test_readers_skip_the_gap(path: Path) -> None:
-    """Nothing is missing, and sequences continue."""
+    """Readers skip an offset gap, miss nothing, and sequences continue."""
     with opened(path) as store:
         store.log.append([b"before"])
         _abandon(store)
         store.log.append([b"after"])
         assert payloads_of(store) == [b"before", b"after"]
         assert [message.sequence for message in read_all(store)] == [0, 1]
-        assert read_all(store)[1].offset == JUMP
+        assert read_all(store)[1].offset == GAP
 
 
 def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
-    """The fresh segment and its name, then where the log ends, then that the rest is removed, then where it resumes."""
+    """Before the log resumes each step is on disk: the new segment, the end of the log, the removal of the rest."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
         files.flushed.clear()
         _abandon(store)
         names, control = store.segments.directory, path / "control"
-        assert files.flushed == [store.segments.path(JUMP), names, control, names, control]
+        assert files.flushed == [store.segments.path(GAP), names, control, names, control]
         checkpoint = store.control.checkpoint()
         assert checkpoint is not None
-        assert (checkpoint.offset, checkpoint.sequence) == (JUMP, 1)
+        assert (checkpoint.offset, checkpoint.sequence) == (GAP, 1)
 
 
 def test_a_gap_behind_an_empty_segment_leaves_no_trace_of_it(path: Path) -> None:
-    """However many gaps follow without a message in between, readers get through, whatever their position."""
+    """After several gaps without a message between them, readers at any position continue."""
     with opened(path) as store:
         store.log.append([b"before"])
         places = [store.lookup.earliest(), store.lookup.latest()]
@@ -105,13 +105,13 @@ def _leave_gap_pending(store: Store, files: FaultyFiles, error: Callable[[Path],
     files.fail(NEEDING_SPACE, error)
     _abandon(store)
     assert store.control.is_gap_pending
-    assert store.control.write_offset < JUMP
+    assert store.control.write_offset < GAP
 
 
 @pytest.mark.parametrize("error", [disk_full, too_many_open_files], ids=["no room", "no descriptors"])
 @pytest.mark.parametrize("empty", [False, True], ids=["written to", "empty"])
 def test_the_next_append_writes_a_pending_gap(path: Path, empty: bool, error: Callable[[Path], Exception]) -> None:
-    """Until a fresh segment can be created nothing is sent, and then no offset from before is used."""
+    """While a gap is pending and no segment can be created nothing is sent; then no former offset is used."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         sent = [b"before"]
@@ -130,7 +130,7 @@ def test_the_next_append_writes_a_pending_gap(path: Path, empty: bool, error: Ca
         assert payloads_of(store) == sent
         files.work()
         files.flushed.clear()
-        assert store.log.append([b"after"]) == JUMP
+        assert store.log.append([b"after"]) == GAP
         assert payloads_of(store) == [*sent, b"after"]
         with pytest.raises(StorageError):
             store.flusher.flush()  # not all of that is on disk
@@ -138,20 +138,20 @@ def test_the_next_append_writes_a_pending_gap(path: Path, empty: bool, error: Ca
 
 
 def test_the_next_open_writes_the_gap(path: Path) -> None:
-    """The gap is pending in the channel, not in the process: opening needs no space, and the first append does."""
+    """A pending gap belongs to the channel: opening it needs no space, and the first append writes the gap."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
         _leave_gap_pending(store, files)
     with opened(path) as store:
         assert payloads_of(store) == [b"before"]
-        assert store.log.append([b"after"]) == JUMP
+        assert store.log.append([b"after"]) == GAP
         assert payloads_of(store) == [b"before", b"after"]
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_another_process_that_appends_writes_the_gap(path: Path) -> None:
-    """Also one whose writer had the poisoned file, and its window open."""
+    """A process that appends writes a pending gap, also if its window in the poisoned file is open."""
     files = FaultyFiles()
     with opened(path) as other, opened(path, files=files) as store:
         store.log.append([b"before"])
@@ -159,15 +159,15 @@ def test_another_process_that_appends_writes_the_gap(path: Path) -> None:
         with other.log.writing():
             other.log.appender.close_window()
         _leave_gap_pending(store, files)
-        assert other.log.writer.append(b"after") == JUMP
+        assert other.log.writer.append(b"after") == GAP
         files.work()
         store.log.append([b"ours"])
         assert payloads_of(store) == [b"before", b"theirs", b"after", b"ours"]
 
 
 @pytest.mark.parametrize("end", [WritableStore.seal, WritableStore.purge])
-def test_other_ways_to_go_on_make_the_jump_too(path: Path, end: Callable[[Store], None]) -> None:
-    """Sealing appends a record, and a purge begins a segment."""
+def test_sealing_and_purging_write_a_pending_gap(path: Path, end: Callable[[Store], None]) -> None:
+    """A seal, which appends a record, and a purge, which begins a segment, write a pending gap."""
     files = FaultyFiles()
     with opened(path, ChannelOptions(durability=Durability.FSYNC, segment_size=4096), files=files) as store:
         store.log.append([b"before"])
@@ -175,12 +175,12 @@ def test_other_ways_to_go_on_make_the_jump_too(path: Path, end: Callable[[Store]
         _leave_gap_pending(store, files)
         files.work()
         end(store)
-        assert store.control.write_offset >= JUMP
+        assert store.control.write_offset >= GAP
 
 
 @pytest.mark.parametrize("durability", [Durability.OS, Durability.FSYNC], ids=["os", "fsync"])
 def test_wherever_poisoning_is_interrupted_no_offset_is_used_twice(memory: Path, durability: Durability) -> None:
-    """The next process resumes far away, whichever step was not done."""
+    """After a crash at any step of poisoning the next process resumes at an unused offset."""
     at, failures = 0, 1
     while failures:
         at, files = at + 1, FaultyFiles()
@@ -196,7 +196,7 @@ def test_wherever_poisoning_is_interrupted_no_offset_is_used_twice(memory: Path,
             expected = [b"before", *([b"." * 3000] * 3 if durability == Durability.OS else [])]
             after = store.log.append([b"after"])
             store.flusher.commit()
-            assert after >= JUMP > lost
+            assert after >= GAP > lost
             assert payloads_of(store) == [*expected, b"after"]
     assert at > 10
 
@@ -210,7 +210,7 @@ def _interrupted(_path: Path) -> BaseException:
 
 
 def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:
-    """Sends work, and the next flush raises."""
+    """On a broken disk sends continue, and the next flush raises."""
     files = FaultyFiles()
     with opened(path, files=files) as store:
         store.log.append([b"before"])
@@ -224,10 +224,10 @@ def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:
 
 
 def test_uncommitted_segments_are_removed(path: Path, background: Background) -> None:
-    """Segments behind the end of the log are removed, on disk too."""
+    """Segments behind the end of the log are deleted, and the deletion is flushed."""
     with opened(path) as store:
         store.log.append([b"before"])
         store.log.append([b"." * 3000] * 5)
         with store.log.writing():
             store.log._gap.go(store.control.write_offset, Offset(8 + len(b"before")))
-        assert store.segments.begins == [0, JUMP]
+        assert store.segments.begins == [0, GAP]

@@ -41,7 +41,7 @@ def _free_files(store: Store) -> list[str]:
 
 
 def test_nothing_is_prepared_before_the_half_of_a_segment(path: Path, background: Background) -> None:
-    """A channel with little in it takes no more than that."""
+    """Before half of a segment is written no file is prepared."""
     with opened(path, OPTIONS) as store:
         _send(store, HALF - 2)
         background.run()
@@ -49,7 +49,7 @@ def test_nothing_is_prepared_before_the_half_of_a_segment(path: Path, background
 
 
 def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
-    """One, with its disk space, however many messages follow; the next segment is written into it."""
+    """Past half of a segment one file is prepared with its disk space, and the roll uses it."""
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
@@ -67,7 +67,7 @@ def test_past_the_half_a_file_waits(path: Path, background: Background) -> None:
 
 
 def test_a_file_that_was_not_ready_in_time_is_for_the_next_one(path: Path, background: Background) -> None:
-    """The sender does not wait for it."""
+    """A sender does not wait for a file that is not ready, which is used for the next roll."""
     with opened(path, OPTIONS) as store:
         _send(store, 2 * HALF)
         assert len(store.segments.begins) == 2
@@ -82,7 +82,7 @@ def test_a_file_that_was_not_ready_in_time_is_for_the_next_one(path: Path, backg
 def test_a_channel_that_was_closed_needs_no_file(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, when: str
 ) -> None:
-    """None is created, and no warning says that there is no directory for it."""
+    """After a channel was closed no file is created, and no warning is logged."""
     store = open_store(path, OPTIONS)
     _send(store, HALF + 1)
     prepare = Segments.prepare_free_file
@@ -101,7 +101,7 @@ def test_a_channel_that_was_closed_needs_no_file(
 
 
 def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background: Background) -> None:
-    """It has its disk space and is mapped: there is nothing to do."""
+    """If a prepared file is in the free list no other thread is needed."""
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
@@ -115,7 +115,7 @@ def test_a_file_that_waits_already_needs_no_other_thread(path: Path, background:
 
 
 def test_the_disk_space_of_a_prepared_file_is_not_asked_for_again(path: Path, background: Background) -> None:
-    """A roll is a rename: nothing is made, allocated or mapped."""
+    """A roll to a prepared file is a rename, without creating, allocating or mapping a file."""
     faulty = FaultyFiles()
     with opened(path, OPTIONS, files=faulty) as store:
         _send(store, HALF + 1)
@@ -137,7 +137,7 @@ def test_the_disk_space_of_a_prepared_file_is_not_asked_for_again(path: Path, ba
 def test_what_cannot_be_prepared_is_created_when_it_is_needed(
     path: Path, background: Background, caplog: pytest.LogCaptureFixture, calls: str, error: object
 ) -> None:
-    """Senders get an error only if that fails too."""
+    """If a file cannot be prepared the roll creates it, and a sender gets an error only if that fails too."""
     faulty = FaultyFiles()
     with opened(path, OPTIONS, files=faulty) as store, caplog.at_level(logging.CRITICAL, "filechannel"):
         _send(store, HALF + 1)
@@ -150,7 +150,7 @@ def test_what_cannot_be_prepared_is_created_when_it_is_needed(
 
 
 def test_what_a_dead_process_has_prepared_is_used(path: Path, background: Background) -> None:
-    """The next one finds it when it opens the channel."""
+    """The next process finds and uses a file that a dead process prepared."""
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
         background.run()
@@ -161,7 +161,7 @@ def test_what_a_dead_process_has_prepared_is_used(path: Path, background: Backgr
 
 
 def test_a_closed_channel_keeps_nothing_that_comes_too_late(path: Path, background: Background) -> None:
-    """What was asked for before it was closed may be made, and is there the next time."""
+    """A file that is ready after its channel was closed is unmapped, and used at the next open."""
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
     background.run()
@@ -171,7 +171,7 @@ def test_a_closed_channel_keeps_nothing_that_comes_too_late(path: Path, backgrou
 def test_under_fsync_the_file_is_prepared_and_its_pages_are_not(
     path: Path, background: Background, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A flush would write out pages that hold nothing yet."""
+    """Under FSYNC the file is prepared, and its pages are not populated, because a flush would write them."""
     monkeypatch.setattr(PagePrefault, "advance", lambda *_: pytest.fail("pages were populated"))
     options = ChannelOptions(segment_size=SIZE, durability=Durability.FSYNC)
     with opened(path, options) as store:
@@ -189,7 +189,7 @@ class Populated:
     deferred = False
 
     def __init__(self) -> None:
-        self.begun: list[tuple[object, int, int]] = []
+        self.started: list[tuple[object, int, int]] = []
         self.ahead: list[tuple[int, int]] = []
 
     def populate(self, map_: object, position: int, size: int) -> bool:
@@ -198,7 +198,7 @@ class Populated:
 
     def populate_soon(self, map_: object, position: int, size: int) -> None:
         """Remember it."""
-        self.begun.append((map_, position, position + size))
+        self.started.append((map_, position, position + size))
 
     def stay_ahead(self, end: int, distance: int) -> None:
         """Remember it."""
@@ -224,7 +224,7 @@ def _pages(populated: Populated) -> PagePrefault:
 
 
 def test_the_writer_stays_as_far_ahead_as_it_has_come(tmp_path: Path, populated: Populated) -> None:
-    """Not before it is worth it, and not further than some mebibytes, in the next segment too."""
+    """Pages are populated as far ahead as has been written, up to some mebibytes, also in the next segment."""
     first = _segment(tmp_path, 0)
     pages = _pages(populated)
     for offset in (0, 100 << 10, 256 << 10, 3 << 20, 12 << 20):
@@ -236,7 +236,7 @@ def test_the_writer_stays_as_far_ahead_as_it_has_come(tmp_path: Path, populated:
 
 
 def test_a_reset_channel_has_to_write_much_again_to_prepare(tmp_path: Path, populated: Populated) -> None:
-    """What was written before it was dropped does not count."""
+    """After a reset a channel has to write as much again before pages are populated."""
     segment = _segment(tmp_path, 0)
     pages = _pages(populated)
     pages.advance(segment, 0, segment.space_end)
@@ -246,44 +246,44 @@ def test_a_reset_channel_has_to_write_much_again_to_prepare(tmp_path: Path, popu
 
 
 def test_the_next_segment_has_its_first_pages(tmp_path: Path, populated: Populated) -> None:
-    """Once pages are populated at all, those of a file that is ready to be written to are."""
+    """When pages are populated, those of the prepared file are too."""
     first, second = _segment(tmp_path, 0), _segment(tmp_path, 100)
     pages = _pages(populated)
     pages.begin(second.map)
-    assert populated.begun == []
+    assert populated.started == []
     pages.advance(first, 0, first.space_end)
     pages.advance(first, 1 << 20, first.space_end)
     pages.begin(second.map)
-    assert populated.begun == [(second.map, 0, 8 << 20)]
+    assert populated.started == [(second.map, 0, 8 << 20)]
     populated.deferred = True
     pages.begin(second.map)
-    assert len(populated.begun) == 1
+    assert len(populated.started) == 1
 
 
 def test_small_segments_are_not_worth_it(tmp_path: Path, populated: Populated) -> None:
-    """Another thread would take longer than the writer does."""
+    """Pages of small segments are not populated, because the writer is faster."""
     segment = _segment(tmp_path, 0, SIZE)
     pages = _pages(populated)
     for offset in range(0, SIZE * 100, SIZE):
         pages.advance(segment, offset, segment.space_end)
     pages.begin(segment.map)
-    assert populated.ahead == populated.begun == []
+    assert populated.ahead == populated.started == []
 
 
 def test_a_prepared_file_is_announced_once(path: Path, background: Background, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whether another thread has created it, or it was in the free list."""
-    told: list[object] = []
-    monkeypatch.setattr(PagePrefault, "begin", lambda _, following: told.append(following))
+    """A prepared file is announced once, whether it was created or found in the free list."""
+    announced: list[object] = []
+    monkeypatch.setattr(PagePrefault, "begin", lambda _, following: announced.append(following))
     with opened(path, OPTIONS) as store:
         _send(store, HALF + 1)
-        assert told == []
+        assert announced == []
         background.run()
         _send(store, 1)
-        [following] = told
+        [following] = announced
         _send(store, HALF)
         active = store.segments.get(store.segments.begins[-1])
         assert isinstance(active, Segment)
         assert active.map is following
         store.segments.prepare_free_file(active)
         _send(store, HALF)
-        assert len(told) == 2
+        assert len(announced) == 2

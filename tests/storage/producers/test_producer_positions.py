@@ -85,7 +85,7 @@ def test_a_new_producer_has_no_position(store: Store) -> None:
 
 
 def test_the_newest_record_is_found(store: Store) -> None:
-    """However many there are, of this producer and others."""
+    """The newest record of a producer is found among any number of records of this and others."""
     mine, others = begin(store), begin(store, OTHER)
     assert find(store) == mine
     for offset in range(1, 10):
@@ -98,7 +98,7 @@ def test_the_newest_record_is_found(store: Store) -> None:
 
 
 def test_a_slot_counts_only_if_its_record_is_there(store: Store) -> None:
-    """Otherwise the one before does, whatever others write at that offset."""
+    """A slot without its record does not count, and the one before does, whatever is at that offset."""
     place = produce(store, begin(store), 5)
     fail_to_produce(store, place, 6)
     store.log.append([b"something else"])
@@ -108,7 +108,7 @@ def test_a_slot_counts_only_if_its_record_is_there(store: Store) -> None:
 
 
 def test_many_failures_leave_the_slot_that_counts_alone(store: Store) -> None:
-    """Only the other one is filled again and again."""
+    """Repeated failures fill the same slot, and keep the one that counts."""
     place = produce(store, begin(store), 5)
     for offset in range(6, 11):
         fail_to_produce(store, place, offset)
@@ -116,7 +116,7 @@ def test_many_failures_leave_the_slot_that_counts_alone(store: Store) -> None:
 
 
 def test_nothing_is_searched_if_the_newest_slot_counts(store: Store) -> None:
-    """However much was written since, and whatever became of it."""
+    """If the newest slot counts the log is not searched, however much was written since."""
     place = produce(store, begin(store), 5)
     offset = store.log.append([b"damaged"])
     segment = store.segments.get(store.segments.begins[0])
@@ -128,7 +128,7 @@ def test_nothing_is_searched_if_the_newest_slot_counts(store: Store) -> None:
 
 
 def test_after_a_power_cut_the_log_is_searched(path: Path, boots: Boots) -> None:
-    """From the last record that is known on, over segments and what was left out; the file may be older, or empty."""
+    """After a power cut the log is searched from the last known record on, also if the file is old or empty."""
     file = path / "producers" / f"{KEY}.position"
     with opened(path, ChannelOptions(segment_size=4096, durability=Durability.FSYNC)) as store:
         place = begin(store)
@@ -146,7 +146,7 @@ def test_after_a_power_cut_the_log_is_searched(path: Path, boots: Boots) -> None
 
 
 def test_a_record_that_was_cut_off_does_not_count(path: Path, boots: Boots) -> None:
-    """With its batch the position is lost, too; later records are found."""
+    """If a batch is cut off the position in it does not count, and later records are found."""
     with opened(path) as store:
         first = produce(store, begin(store), 1)
         store.flusher.flush()
@@ -167,7 +167,7 @@ def test_a_record_that_was_cut_off_does_not_count(path: Path, boots: Boots) -> N
 
 
 def test_a_purge_stores_the_position_of_every_producer(path: Path) -> None:
-    """A slot is all there is afterwards, so that it must be one that counts, on disk."""
+    """A purge stores the position of every producer on disk, because its records are removed."""
     with opened(path, SMALL) as store:
         mine = produce(store, begin(store), 5)
         others = produce(store, begin(store, OTHER), 6, OTHER)
@@ -181,7 +181,7 @@ def test_a_purge_stores_the_position_of_every_producer(path: Path) -> None:
 
 
 def test_a_purge_needs_no_space_for_an_empty_producer_file(path: Path) -> None:
-    """An incomplete one is skipped; the next append of the producer completes it."""
+    """A purge skips an incomplete file of a producer, which its next append completes."""
     files = FaultyFiles()
     with opened(path, SMALL, files=files) as store:
         mine = produce(store, begin(store), 5)
@@ -194,7 +194,7 @@ def test_a_purge_needs_no_space_for_an_empty_producer_file(path: Path) -> None:
 
 
 def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """What cannot be known is reported, and the last known position counts."""
+    """A purge reports damage, and the last known position counts."""
     place = produce(store, begin(store), 5)
     offset = store.log.append([b"damaged"])
     segment = store.segments.get(store.segments.begins[0])
@@ -207,9 +207,7 @@ def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_record_that_was_never_written_does_not_count_when_its_segment_is_reclaimed(path: Path) -> None:
-    """Segments are removed while a batch is being sent, which then fails: the position before it
-    counts from then on.
-    """
+    """If a batch fails while segments are reclaimed, the position before it counts."""
     with opened(path, SMALL) as store:
         place = produce(store, begin(store), 5)
         fail_to_produce(store, place, 6)
@@ -220,7 +218,7 @@ def test_a_record_that_was_never_written_does_not_count_when_its_segment_is_recl
 
 
 def test_the_seal_belongs_to_no_producer(path: Path, boots: Boots) -> None:
-    """Control records of other kinds are skipped."""
+    """Control records of other kinds, such as the seal, are skipped."""
     with opened(path) as store:
         place = produce(store, begin(store), 5)
         store.seal()
@@ -230,7 +228,7 @@ def test_the_seal_belongs_to_no_producer(path: Path, boots: Boots) -> None:
 
 
 def test_what_is_stored_says_what_it_is(store: Store) -> None:
-    """Slots are filled alternately, each newer than the other."""
+    """Slots are filled alternately, each with a newer generation."""
     first = begin(store)
     second = produce(store, first, 5)
     assert slots_of(store.producers.open(KEY)) == {1: first, 2: second}
@@ -243,7 +241,7 @@ def test_what_is_stored_says_what_it_is(store: Store) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_record_is_found_while_its_plain_file_is_recycled_here(path: Path) -> None:
-    """Another process has compressed its segment, and this one recycles the file, which it has mapped."""
+    """A record is found although this process recycles the plain file of its compressed segment."""
     with opened(path) as store:
         last = produce(store, begin(store), 5, payload=bytes(3000))
         for _ in range(2):
@@ -262,7 +260,9 @@ def test_a_record_is_found_while_its_plain_file_is_recycled_here(path: Path) -> 
 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a record", "without one"])
 def test_generations_start_over_behind_the_last_one(store: Store, kept: bool) -> None:
-    """Which only a damaged file has: what is stored next is read again, and so is what counted before."""
+    """After the largest generation, which only a damaged file has, generations start over, and the last position
+    counts.
+    """
     first = produce(store, begin(store), 1) if kept else begin(store)
     producer = store.producers.open(KEY)
     counting = producer._slots()[-1]

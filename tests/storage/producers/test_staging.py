@@ -26,7 +26,7 @@ def staging(path: Path, group: str = "group") -> Staging:
 
 
 def test_payloads_come_back(path: Path) -> None:
-    """Part by part, empty payloads included; empty parts are left out."""
+    """Staged payloads are read part by part, with empty payloads and without empty parts."""
     parts = [[b"a", b"", b"bcd"], [], [b"\xff" * 1000]]
     staged = staging(path).write(records(*parts))
     assert (staged.count, staged.group) == (4, "group")
@@ -36,7 +36,7 @@ def test_payloads_come_back(path: Path) -> None:
 
 
 def test_consumed_files_are_removed(path: Path) -> None:
-    """A file is removed once all of it was read, and not before."""
+    """A staged file is deleted when all of it was read."""
     staged = staging(path).write(records([b"a"], [b"b"]))
     taken = staging(path).take(staged)
     assert next(taken) == Records.of([b"a"])
@@ -46,7 +46,7 @@ def test_consumed_files_are_removed(path: Path) -> None:
 
 
 def test_no_other_user_may_read(path: Path) -> None:
-    """Files have the mode of the channel's, directories the matching one."""
+    """Staged files have the mode of the channel's files, and directories the matching one."""
     staging(path).write(records([b"a"]))
     modes = {each.stat().st_mode & 0o777 for each in path.glob("staging/*/*")}
     assert modes == {0o600}
@@ -54,7 +54,7 @@ def test_no_other_user_may_read(path: Path) -> None:
 
 
 def test_what_has_changed_is_refused(path: Path) -> None:
-    """A missing, shorter or damaged file is never published."""
+    """A staged file that is missing, shorter or damaged is not published."""
     staged = staging(path).write(records([b"a", b"b"]))
     for wrong in (replace(staged, name="none.rows"), replace(staged, size=3)):
         with pytest.raises(StorageError, match="nothing was sent"):
@@ -68,7 +68,7 @@ def test_what_has_changed_is_refused(path: Path) -> None:
 
 
 def test_a_failed_write_leaves_nothing(path: Path) -> None:
-    """What could not be written to its end is removed."""
+    """A staged file that could not be written completely is deleted."""
 
     def parts() -> object:
         yield Records.of([b"a"])
@@ -80,7 +80,7 @@ def test_a_failed_write_leaves_nothing(path: Path) -> None:
 
 
 def test_sweeping(path: Path) -> None:
-    """A group is deleted as a whole, and so are day-old files of others; younger ones stay."""
+    """A sweep deletes a whole group and files of others that are a day old, and keeps younger ones."""
     for group in ("mine", "young", "old"):
         staging(path, group).write(records([b"a"]))
     long_ago = time.time() - 25 * 3600

@@ -155,7 +155,7 @@ def test_after_a_cut_off_active_segment_the_log_resumes_in_another(path: Path) -
 
 
 def test_skipping_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Nothing is dropped silently."""
+    """Everything that is skipped is logged."""
     with opened(path) as store:
         messages = _fill(store)
         segment = store.segments.get(store.segments.begins[0])
@@ -257,14 +257,14 @@ def test_the_clones_of_an_overtaken_reader_get_one_error(path: Path, in_thread: 
         reader = reader_of(store)
         reader.move(store.lookup.earliest())
         oldest = _overtake(store, 3)
-        told: list[int] = []
+        counts: list[int] = []
         got: list[object] = []
 
         def take() -> None:
             try:
                 got.extend(reader.take_many(1))
             except DataExpiredError as error:
-                told.append(error.missed)
+                counts.append(error.missed)
 
         for _ in range(5):
             if in_thread:
@@ -275,7 +275,7 @@ def test_the_clones_of_an_overtaken_reader_get_one_error(path: Path, in_thread: 
                     thread.join()
             else:
                 take()
-        assert told == [oldest]
+        assert counts == [oldest]
         assert len(got) == min(20 - oldest, (20 if in_thread else 5) - 1)
         reader.close()
 
@@ -314,7 +314,7 @@ def test_a_missing_segment_in_a_batch_comes_after_what_was_before_it(path: Path)
 
 
 def test_a_reader_reads_to_its_stop(path: Path) -> None:
-    """It reads up to there and never more, wherever it is moved; the others are not concerned."""
+    """A reader reads up to its stop, wherever it is moved, and other readers are not affected."""
     with opened(path) as store:
         messages = _fill(store)
         for stop in (messages[0], messages[7], messages[19]):

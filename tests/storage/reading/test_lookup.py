@@ -138,7 +138,7 @@ def test_an_offset_inside_a_record_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("beyond", [1, 100, 1 << 50])
 def test_an_offset_behind_the_end_is_refused(store: Store, beyond: int) -> None:
-    """The error names what the channel stores."""
+    """The error for an offset behind the end names the stored ones."""
     _send_all(store)
     with pytest.raises(ValueError, match="is not in the channel, which has 0 to"):
         store.lookup.at(store.lookup.latest().offset + beyond)
@@ -146,7 +146,7 @@ def test_an_offset_behind_the_end_is_refused(store: Store, beyond: int) -> None:
 
 @pytest.mark.parametrize("sequence", [-1, MESSAGES + 1])
 def test_a_sequence_that_is_not_stored_is_refused(store: Store, sequence: int) -> None:
-    """The error names the messages that are."""
+    """The error for a sequence that is not stored names the stored ones."""
     _send_all(store)
     with pytest.raises(ValueError, match="0 to 299 are"):
         store.lookup.numbered(sequence)
@@ -358,7 +358,7 @@ class Nowhere(tzinfo):
 
 
 def test_a_time_without_a_time_zone_is_refused(store: Store) -> None:
-    """It is ambiguous."""
+    """A time without a time zone is refused as ambiguous."""
     with pytest.raises(ValueError, match="has no time zone"):
         store.lookup.since(datetime(2030, 1, 1))  # noqa: DTZ001
     with pytest.raises(ValueError, match="has no time zone"):
@@ -414,7 +414,7 @@ def long_history(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[
 def test_a_seek_by_time_looks_at_few_segments(
     long_history: tuple[Store, Counting, list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It halves the segments, reads one index and not a single record; asked again, it knows the way."""
+    """A seek by time halves the segments and reads one index and no record; repeated, it uses the cache."""
     store, files, sent = long_history
     monkeypatch.setattr(lookup, "_read", _no_record_is_read)
     for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
@@ -432,7 +432,7 @@ def _no_record_is_read(*_: object) -> tuple[bool, int]:
 
 
 def test_a_seek_by_number_looks_at_few_segments(long_history: tuple[Store, Counting, list[int]]) -> None:
-    """It halves the segments and reads one index."""
+    """A seek by sequence halves the segments and reads one index."""
     store, files, sent = long_history
     for number in (len(sent) // 2, 3, len(sent) - 1, len(sent) // 3):
         assert store.lookup.numbered(number).sequence == number

@@ -49,7 +49,7 @@ def covered(parts: list[Run | Damage]) -> list[tuple[Offset, Offset]]:
 
 
 def test_whole_records_are_one_run() -> None:
-    """It counts them, and its records are what was written."""
+    """Whole records are one run with their number, and its bytes are those that were written."""
     segment = Bytes(packed_records(PAYLOADS, BEGIN))
     [run] = walk_records(segment, BEGIN, segment.space_end, [])
     assert isinstance(run, Run)
@@ -60,7 +60,7 @@ def test_whole_records_are_one_run() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 50, 98, 99])
 def test_damage_is_a_part_of_its_own(number: int) -> None:
-    """The parts before and behind it have all other records, and nothing is left out."""
+    """Damage is a separate part, and the parts around it have all other records."""
     segment, at = Bytes(packed_records(PAYLOADS, BEGIN)), boundaries()
     segment.content[at[number] + 5 - BEGIN] ^= 1
     parts = list(walk_records(segment, BEGIN, segment.space_end, []))
@@ -73,7 +73,7 @@ def test_damage_is_a_part_of_its_own(number: int) -> None:
 
 
 def test_a_run_ends_at_an_index_entry_unless_no_record_begins_there() -> None:
-    """So an entry inside a run is wrong, and one at its start is right as far as the offset goes."""
+    """A run ends at the offset of an index entry, so that an entry inside a run is known to be wrong."""
     segment, at = Bytes(packed_records(PAYLOADS, BEGIN)), boundaries()
     entries = [IndexEntry(at[10], 10, 0), IndexEntry(Offset(at[30] + 9), 30, 0), IndexEntry(at[60], 60, 0)]
     parts = list(walk_records(segment, BEGIN, segment.space_end, entries))
@@ -87,7 +87,7 @@ def test_a_run_ends_at_an_index_entry_unless_no_record_begins_there() -> None:
 
 
 def test_what_no_record_follows_is_the_end_where_records_are_not_certain() -> None:
-    """Before that it is damage, and damage that a record follows always is."""
+    """Damage that no record follows is the end of the log where records are not certain, and damage otherwise."""
     segment, at = Bytes(packed_records(PAYLOADS, BEGIN) + bytes(100)), boundaries()
     stop = segment.space_end
     assert covered(list(walk_records(segment, BEGIN, stop, [], certain=at[-1]))) == [(BEGIN, at[-1])]

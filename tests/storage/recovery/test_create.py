@@ -35,14 +35,14 @@ def _content(path: Path) -> dict[str, bytes | None]:
 
 
 def test_a_channel_is_made_with_everything_it_needs(path: Path) -> None:
-    """Manifest, control file, lock file and three directories; nothing else."""
+    """A new channel has manifest, control file, lock file and three directories, and nothing else."""
     with opened(path):
         assert sorted(os.listdir(path)) == [MANIFEST, "consumers", "control", "lock", "segments", "wake"]
 
 
 @pytest.mark.parametrize(("mode", "directory_mode"), [(0o600, 0o700), (0o640, 0o750), (0o660, 0o770)])
 def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: int) -> None:
-    """Files have the permissions asked for, directories the matching ones; a lock file only those of writers."""
+    """Files have the mode that was requested, directories the matching one, and the lock file that of writers."""
     umask = os.umask(0o022)
     try:
         with opened(path, ChannelOptions(segment_size=4096, mode=mode)) as store:
@@ -60,7 +60,7 @@ def test_the_mode_is_that_of_the_options(path: Path, mode: int, directory_mode: 
 
 
 def test_a_channel_is_on_disk_when_it_exists(tmp_path: Path) -> None:
-    """Every directory on the way down, and the manifest last: with it the channel exists."""
+    """Creating a channel flushes every directory on the path, and the manifest last."""
     files = FaultyFiles()
     path = tmp_path / "a" / "b"
     with opened(path, files=files):
@@ -71,7 +71,7 @@ def test_a_channel_is_on_disk_when_it_exists(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("calls", [NEEDING_SPACE, FLUSHING], ids=["full", "broken"])
 def test_a_channel_that_could_not_be_made_is_made_the_next_time(memory: Path, calls: frozenset[str]) -> None:
-    """Whatever fails on the way, the error is raised, and opening again succeeds."""
+    """After an error at any step of creating a channel, opening it again succeeds."""
     error = disk_full if calls is NEEDING_SPACE else input_output_error
     at = 0
     while True:
@@ -92,7 +92,7 @@ def test_a_channel_that_could_not_be_made_is_made_the_next_time(memory: Path, ca
 
 
 def test_a_missing_channel_is_not_made_without_being_asked(path: Path) -> None:
-    """Nothing is left behind."""
+    """A missing channel is not created without `create`, and nothing is left behind."""
     with pytest.raises(ChannelNotFoundError), opened(path, create=False):
         pass
     with pytest.raises(ChannelNotFoundError), opened(path, readonly=True):
@@ -159,7 +159,7 @@ def test_a_half_made_channel_is_completed(path: Path) -> None:
 
 
 def test_missing_directories_are_created_again(path: Path) -> None:
-    """Without its consumers a channel has none, and works."""
+    """Missing directories are created again; without that of consumers the channel has none."""
     with opened(path) as store:
         store.log.append([b"one"])
     (path / "consumers").rmdir()
@@ -170,7 +170,7 @@ def test_missing_directories_are_created_again(path: Path) -> None:
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_processes_share_a_channel(path: Path) -> None:
-    """A process that opens it while others have it open writes too, and all see the same."""
+    """Processes that have one channel open all write to it and see the same messages."""
     with opened(path) as first, opened(path) as second:
         for number in range(20):
             (first if number % 3 else second).log.append([b"%d" % number + b"." * 1000])
@@ -199,7 +199,7 @@ except ChannelLockedError as error:
 
 @pytest.mark.parametrize("other", ["native", "pure"])
 def test_a_process_that_cannot_share_has_the_channel_for_itself(path: Path, other: str) -> None:
-    """It refuses and is refused, and the error names the other process; that one is not disturbed."""
+    """A process that cannot share refuses others and is refused, and the error names the other process."""
     if not PURE and other == "native":
         pytest.skip("they share")
     environment = {**os.environ, "FILECHANNEL_PURE": "1" if other == "pure" else ""}
@@ -222,7 +222,7 @@ def test_a_process_that_cannot_share_has_the_channel_for_itself(path: Path, othe
 
 
 def test_a_process_that_is_refused_leaves_nothing_behind(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No descriptor, no slot and no lock."""
+    """A process that is refused leaves no descriptor, slot or lock behind."""
     with opened(path) as store:
         store.log.append([b"one"])
         held, waiting = descriptors_under(path), os.listdir(path / "wake")
@@ -243,7 +243,7 @@ def test_a_process_that_is_refused_leaves_nothing_behind(path: Path, monkeypatch
 
 
 def test_an_open_that_fails_leaves_no_lock(path: Path) -> None:
-    """The next process is not told that the channel is in use."""
+    """After an open that fails, the next process is not refused for a lock."""
     files = FaultyFiles()
     open_store(path).close()
     files.fail(frozenset({"map"}), input_output_error)
@@ -255,7 +255,7 @@ def test_an_open_that_fails_leaves_no_lock(path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "9p", "fuse.sshfs", "virtiofs"])
 def test_a_remote_file_system_is_refused(path: Path, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Maps and locks are not coherent there; the error says where to put the channel."""
+    """A channel on a remote file system is refused, and the error says where to put it."""
     monkeypatch.setattr(Files, "file_system", lambda *_: kind)
     with pytest.raises(StorageError, match=f"is on {kind}.*local disk"), opened(path):
         pass
@@ -263,7 +263,7 @@ def test_a_remote_file_system_is_refused(path: Path, kind: str, monkeypatch: pyt
 
 
 def test_another_machine_takes_the_channel_over(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk that was moved is a channel of the machine it is in now."""
+    """A channel on a disk that was moved belongs to the machine where it is now."""
     with opened(path) as store:
         store.log.append([b"one"])
     monkeypatch.setattr("filechannel._storage.recovery.create.machine_id", lambda: "another")
@@ -292,7 +292,7 @@ class _MadeMeanwhile(Files):
 @pytest.mark.parametrize("readonly", [False, True])
 @pytest.mark.parametrize("create", [False, True])
 def test_a_channel_that_is_being_created_is_opened(path: Path, readonly: bool, create: bool) -> None:
-    """Its parts are not taken for other content."""
+    """The parts of a channel that is being created are not taken for other content."""
     with opened(path, files=_MadeMeanwhile(path), readonly=readonly, create=create) as store:
         assert payloads_of(store) == [b"one"]
 
@@ -312,7 +312,7 @@ class _NotYetOurs(Files):
 
 
 def test_permissions_are_set_a_moment_after_creation(path: Path) -> None:
-    """A process that opens it in between tries again."""
+    """A process that opens a channel before its permissions are set tries again."""
     path.mkdir()
     files = _NotYetOurs()
     with opened(path, files=files):
@@ -322,7 +322,7 @@ def test_permissions_are_set_a_moment_after_creation(path: Path) -> None:
 def test_missing_permissions_of_an_old_channel_are_an_error_at_once(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They will not change in the next moment."""
+    """Missing permissions of an existing channel raise at once."""
     path.mkdir()
     monkeypatch.setattr("filechannel._storage.recovery.create._WHILE_IT_IS_MADE", 0.0)
     files = _NotYetOurs()
@@ -332,7 +332,7 @@ def test_missing_permissions_of_an_old_channel_are_an_error_at_once(
 
 
 def test_the_control_file_has_its_mode_from_the_beginning(path: Path) -> None:
-    """A user need not own it to complete a channel that another user began to create."""
+    """The control file has its mode from the beginning, so that another user can complete the channel."""
     files, umask = FaultyFiles(), os.umask(0o077)
     try:
         files.fail(frozenset({"replace"}), input_output_error)
@@ -348,7 +348,7 @@ class DiedError(Exception):
 
 
 def test_a_channel_whose_creator_died_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also if that was before the manifest's name was on disk: the next open flushes it."""
+    """A channel whose creator died, also before its name was on disk, is flushed by the next open."""
     monkeypatch.setattr("filechannel._storage.recovery.create.machine_id", lambda: "machine")  # nothing to write again
     files, calls = PowerFiles(tmp_path), list[str]()
 

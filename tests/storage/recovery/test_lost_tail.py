@@ -15,7 +15,7 @@ from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of, take_all
 
-JUMP = 1 << 40
+GAP = 1 << 40
 
 pytestmark = pytest.mark.usefixtures("background")
 
@@ -90,13 +90,13 @@ def test_a_lost_tail_is_reported_and_its_sequences_are_not_reused(
     lost_from = messages[len(left)].offset
     with caplog.at_level(logging.WARNING, "filechannel"), opened(path) as store:
         assert store.control.tail().sequence == count
-        assert store.log.append([b"next"]) >= JUMP
+        assert store.log.append([b"next"]) >= GAP
         with pytest.raises(CorruptRecordError) as caught:
             read_all(store)
         assert caught.value.offset == lost_from
         found = read_all(store, skip=True)
         assert found[: len(left)] == left
-        assert found[len(left) :] == [Message(b"next", JUMP, count)]
+        assert found[len(left) :] == [Message(b"next", GAP, count)]
     (warning,) = [record.getMessage() for record in caplog.records if "messages missing" in record.getMessage()]
     assert warning.startswith(f"{path}: messages missing: {count - len(left)}, at offsets {lost_from} to {end};")
 
@@ -133,13 +133,13 @@ def test_what_was_never_flushed_is_known_while_the_machine_runs(path: Path, dama
         store.log.append([b"next"])
         with pytest.raises(CorruptRecordError):
             read_all(store)
-        assert read_all(store, skip=True)[len(left) :] == [Message(b"next", JUMP, 20)]
+        assert read_all(store, skip=True)[len(left) :] == [Message(b"next", GAP, 20)]
 
 
 def test_what_was_never_flushed_is_not_missed_after_a_power_cut(
     path: Path, boots: Boots, background: Background, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was not acknowledged: the log ends before it, and reports nothing that may never have been on disk."""
+    """After a power cut messages that were never flushed are not reported as missing."""
     with opened(path) as store:
         _send(store, 20)
         begin = store.segments.begins[-1]
@@ -162,7 +162,7 @@ def test_a_lost_segment_without_messages_is_not_a_loss(
     path = come_back(path)
     _newest(path).unlink()
     with caplog.at_level(logging.WARNING, "filechannel"), opened(path) as store:
-        assert store.log.append([b"next"]) > JUMP
+        assert store.log.append([b"next"]) > GAP
         assert [message.sequence for message in read_all(store)] == list(range(6))
         assert read_all(store)[:5] == messages
     assert not caplog.records
@@ -208,7 +208,7 @@ def test_a_purged_channel_misses_nothing(
 
 
 def test_a_consumer_in_a_lost_tail_gets_an_error(path: Path, come_back: Callable[[Path], Path]) -> None:
-    """It keeps its position, and so gets the error; one that had read everything continues."""
+    """A consumer in a lost tail keeps its position and gets the error, and one at the end continues."""
     with opened(path) as store:
         messages = _send(store, 20)
         for name, count in (("inside", 19), ("at the end", 20)):

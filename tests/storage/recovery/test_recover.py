@@ -28,7 +28,7 @@ from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.channels import Message, opened, payloads_of, read_all, reader_of
 
-JUMP = 1 << 40
+GAP = 1 << 40
 LARGE = ChannelOptions(segment_size=1 << 20)
 
 pytestmark = pytest.mark.usefixtures("background")
@@ -61,7 +61,7 @@ def _quarantine(path: Path) -> list[str]:
 def test_a_name_that_never_reached_the_disk_misses_nothing(
     path: Path, boots: Boots, left: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It starts at the oldest message, with a warning; a copy, or the same boot, has no such excuse."""
+    """A name whose file never reached the disk starts at the oldest message with a warning, but only after a reboot."""
     with opened(path) as store:
         _send(store, 5)
         store.cursors.open("single")
@@ -102,8 +102,8 @@ def test_the_log_resumes_far_behind(path: Path, boots: Boots) -> None:
     for boot in range(1, 4):
         boots.again()
         with opened(path) as store:
-            assert store.control.write_offset == boot * JUMP
-            assert store.log.append([b"boot %d" % boot]) == boot * JUMP
+            assert store.control.write_offset == boot * GAP
+            assert store.log.append([b"boot %d" % boot]) == boot * GAP
             assert payloads_of(store)[4 + boot :] == [b"boot %d" % boot]
 
 
@@ -142,8 +142,8 @@ def test_the_log_is_cut_before_the_first_damage(path: Path, boots: Boots, number
     with opened(path) as store:
         assert read_all(store) == messages[:number]
         assert store.control.tail().sequence == number
-        assert store.log.append([b"goes on"]) == JUMP
-        assert payloads_of(store)[number:] == [b"goes on"]
+        assert store.log.append([b"resumes"]) == GAP
+        assert payloads_of(store)[number:] == [b"resumes"]
 
 
 def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
@@ -169,7 +169,7 @@ def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boot
     boots.again()
     with opened(path) as store:
         assert read_all(store) == messages
-        assert store.segments.begins == [0, JUMP]
+        assert store.segments.begins == [0, GAP]
 
 
 def test_what_a_checkpoint_covers_is_believed(path: Path, boots: Boots) -> None:
@@ -391,7 +391,7 @@ def _consume(store: Store, count: int) -> None:
 
 
 def test_a_consumer_resumes_where_it_was(path: Path, boots: Boots) -> None:
-    """A position that still exists stays."""
+    """A consumer whose position still exists resumes there."""
     with opened(path) as store:
         messages = _send(store, 10)
         _consume(store, 4)
@@ -404,7 +404,7 @@ def test_a_consumer_resumes_where_it_was(path: Path, boots: Boots) -> None:
 
 
 def test_a_consumer_beyond_the_cut_has_seen_all_that_is_left(path: Path, boots: Boots) -> None:
-    """It misses nothing of what is sent afterwards."""
+    """A consumer beyond the cut gets everything that is sent afterwards."""
     with opened(path, LARGE) as store:
         messages = _send(store, 10)
         _consume(store, 8)
@@ -439,7 +439,7 @@ def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
         control.write_bytes((b"\0" if damage == "zeroed" else b"x") * control.stat().st_size)
     with opened(path) as store:
         assert read_all(store) == messages
-        assert store.control.write_offset == JUMP
+        assert store.control.write_offset == GAP
         cursor = store.cursors.open("consumer")
         assert cursor.position is not None
         assert cursor.position.sequence == 4
@@ -447,7 +447,7 @@ def test_a_lost_control_file_costs_nothing(path: Path, damage: str) -> None:
 
 
 def test_one_lost_checkpoint_costs_nothing(path: Path, boots: Boots) -> None:
-    """If the newest is damaged recovery starts from the one before it."""
+    """If the newest checkpoint is damaged, recovery starts from the one before."""
     with opened(path) as store:
         messages = _send(store, 5)
         store.flusher.flush()
@@ -472,7 +472,7 @@ def test_consumers_remember_offsets_when_nothing_else_does(path: Path, boots: Bo
     for file in (path / "segments").iterdir():
         file.unlink()
     with opened(path) as store:
-        assert store.control.write_offset > 5 * JUMP
+        assert store.control.write_offset > 5 * GAP
 
 
 def test_a_copy_is_a_separate_channel(path: Path, tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ from tests.storage.compressing import compress_all
 from tests.storage.faults import FLUSHING, FaultyFiles, input_output_error
 from tests.storage.producers.test_producer_positions import begin, produce
 
-JUMP = 1 << 40
+GAP = 1 << 40
 FSYNC = replace(SMALL, durability=Durability.FSYNC)
 
 pytestmark = pytest.mark.usefixtures("background")
@@ -106,7 +106,7 @@ def _check_resumes_for_writing(path: Path, messages: int) -> None:
         store.log.append([b"next"])
         found = read_all(store)
         assert [message.sequence for message in found] == list(range(messages + 1))
-        assert found[-1].offset >= JUMP
+        assert found[-1].offset >= GAP
         assert store.is_current
         assert not _is_stale(store)
     with opened(path) as store:
@@ -143,7 +143,7 @@ def test_the_name_of_a_segment_is_evidence(path: Path) -> None:
 
 
 def test_a_compressed_segment_around_an_old_tail_is_evidence(path: Path) -> None:
-    """It was flushed and published before it was compressed."""
+    """A compressed segment beyond an old tail was flushed and published, and is kept."""
     more = [b"the same again " * 50] * 20
 
     def fill_and_compress(store: Store) -> None:
@@ -156,7 +156,7 @@ def test_a_compressed_segment_around_an_old_tail_is_evidence(path: Path) -> None
     with opened(path) as store:
         assert payloads_of(store) == _sent(5) + more
         store.log.append([b"next"])
-        assert read_all(store)[-1].offset >= JUMP
+        assert read_all(store)[-1].offset >= GAP
 
 
 def test_verification_and_repair_do_not_believe_an_old_page(path: Path) -> None:
@@ -219,7 +219,7 @@ def test_what_a_group_has_handed_out_beyond_an_old_tail_is_evidence(path: Path) 
     with open_channel(path, int) as channel, channel.group("group") as group:
         channel.sender().send(6)
         assert [group.receive_nowait() for _ in range(6)] == [0, 1, 2, 3, 4, 6]
-    assert read_offsets(path)[-1] >= JUMP
+    assert read_offsets(path)[-1] >= GAP
 
 
 def read_offsets(path: Path) -> list[int]:
@@ -258,7 +258,7 @@ def test_an_old_slot_of_a_producer_is_not_believed(path: Path) -> None:
 def test_a_consumer_without_content_starts_at_the_oldest_message(
     path: Path, left: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """As after a reboot: its file never reached the disk. It does not stay damaged, which would block reclaiming."""
+    """A consumer file without content is not damage, and the consumer starts at the oldest message."""
 
     def register(store: Store) -> None:
         _send(store, 5, 10)
@@ -342,7 +342,7 @@ def test_a_page_that_is_newer_than_the_segments_is_not_trusted_after_a_remount(
         assert store.is_current != readonly
         if not readonly:
             store.log.append([b"next"])
-            assert read_all(store)[-1].offset >= JUMP
+            assert read_all(store)[-1].offset >= GAP
 
 
 @pytest.mark.parametrize("mounted", [2, 0], ids=["another", "unknown"])
@@ -404,7 +404,7 @@ def test_a_live_process_proves_that_the_page_is_current(path: Path) -> None:
 
 
 def test_an_interrupted_recovery_is_repeated(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is disowned before anything else is changed."""
+    """If a recovery is interrupted the next open repeats it, because it disowns the page first."""
     _stale_page(path, lambda store: _send(store, 5, 10))
 
     with monkeypatch.context() as patch:
@@ -415,7 +415,7 @@ def test_an_interrupted_recovery_is_repeated(path: Path, monkeypatch: pytest.Mon
 
 
 def test_a_checkpoint_beyond_the_tail_is_evidence(path: Path) -> None:
-    """The checkpoint is flushed, and the page was not."""
+    """A checkpoint beyond the tail shows that the page is old, because the checkpoint is flushed."""
     with opened(path) as store:
         _send(store, 0, 5)
         end = store.control.tail()
@@ -445,7 +445,7 @@ def test_sequences_of_lost_messages_are_not_reused_after_an_interrupted_gap(
         patch.setattr("filechannel._storage.log.offset_gap.OffsetGap._make_durable", _die)
         with pytest.raises(KeyboardInterrupt):
             open_store(path)
-    assert any(int(file.stem) >= JUMP for file in (path / "segments").glob("*.seg")), "it was interrupted too early"
+    assert any(int(file.stem) >= GAP for file in (path / "segments").glob("*.seg")), "it was interrupted too early"
     with opened(path) as store:
         store.log.append([b"next"])
         assert store.control.tail().sequence == 501, "a number was used twice"
@@ -510,7 +510,7 @@ class _Watched(Files):
 
 
 def test_a_read_only_open_looks_at_the_segments_once(tmp_path: Path) -> None:
-    """It maps none of them if nothing lies beyond the tail, and does not list them again."""
+    """A read-only open with nothing beyond the tail maps no segment and lists them once."""
     with opened(tmp_path / "channel") as store:
         store.log.append([b"one"])
     files = _Watched()
@@ -522,7 +522,7 @@ def test_a_read_only_open_looks_at_the_segments_once(tmp_path: Path) -> None:
 
 
 def test_a_check_without_a_map_distinguishes_zeros_from_records(tmp_path: Path) -> None:
-    """A missing file says nothing."""
+    """Without a map, a check of a segment tells zeros from records."""
     with opened(tmp_path / "channel") as store:
         store.log.append([b"one"])
         [begin] = store.segments.begins

@@ -44,7 +44,7 @@ def test_segments_are_found_by_their_names(directory: Path) -> None:
 
 
 def test_no_directory_means_no_segments(tmp_path: Path) -> None:
-    """A channel that has just been made has none."""
+    """A new channel without a directory of segments has none."""
     segments = _segments(tmp_path / "missing")
     assert segments.begins == []
     assert segments.covering(5) is None
@@ -58,14 +58,14 @@ def test_no_directory_means_no_segments(tmp_path: Path) -> None:
 def test_an_offset_lies_between_two_segments(
     directory: Path, offset: int, covering: int, following: int | None
 ) -> None:
-    """Covering is the last that begins at or before an offset, following the first behind it."""
+    """`covering` returns the last segment that begins at or before an offset, and `following` the first behind it."""
     segments = _segments(directory)
     assert segments.covering(offset) == covering
     assert segments.following(offset) == following
 
 
 def test_nothing_covers_what_lies_before_the_first(tmp_path: Path) -> None:
-    """Before the first segment there is only the one that follows."""
+    """No segment covers an offset before the first one, which only follows it."""
     _make(tmp_path, 500)
     segments = _segments(tmp_path)
     assert segments.covering(499) is None
@@ -115,7 +115,7 @@ def test_descriptors_are_closed_with_the_maps(directory: Path) -> None:
 
 
 def test_an_added_segment_replaces_another(directory: Path) -> None:
-    """A larger file of the same name is what all callers get from then on."""
+    """An added segment replaces a smaller file of the same name for all callers."""
     segments = _segments(directory)
     old = segments.get(BEGINS[1])
     new = _make(directory, BEGINS[1])
@@ -125,7 +125,7 @@ def test_an_added_segment_replaces_another(directory: Path) -> None:
 
 
 def test_an_added_segment_is_put_in_order(directory: Path) -> None:
-    """Names are known without a look into the directory."""
+    """An added segment is listed in order, without another scan of the directory."""
     segments = _segments(directory)
     segments.add(_make(directory, 1500))
     assert segments.begins == sorted([*BEGINS, 1500])
@@ -162,7 +162,7 @@ def test_a_scan_while_a_segment_is_removed_does_not_bring_it_back(
 
 
 def test_segments_before_an_offset_are_removed(directory: Path) -> None:
-    """Those that begin before it are removed; one that begins there stays."""
+    """Segments that begin before an offset are deleted, and one that begins there stays."""
     segments = _segments(directory)
     segments.remove_before(Offset(2500))
     assert segments.begins == BEGINS[2:]
@@ -171,7 +171,7 @@ def test_segments_before_an_offset_are_removed(directory: Path) -> None:
 
 
 def test_a_missing_file_is_damage(directory: Path) -> None:
-    """A deleted segment is named."""
+    """A missing segment raises an error that names it."""
     segments = _segments(directory)
     (directory / segment_name(BEGINS[1])).unlink()
     with pytest.raises(CorruptRecordError, match="the file is missing") as caught:
@@ -188,7 +188,7 @@ def test_a_damaged_header_is_damage(directory: Path) -> None:
 
 
 def test_a_dropped_segment_is_opened_again(directory: Path) -> None:
-    """If another file has taken the name, that is what is opened."""
+    """A segment that was dropped from the cache is opened again, also if another file has its name."""
     segments = _segments(directory)
     old = segments.get(BEGINS[1])
     new = _make(directory, BEGINS[1])
@@ -198,13 +198,13 @@ def test_a_dropped_segment_is_opened_again(directory: Path) -> None:
 
 
 class Epoch:
-    """Replaces the word of the control page."""
+    """An epoch that replaces the word of the control page."""
 
     def __init__(self) -> None:
         self.value = 7
 
     def __call__(self) -> int:
-        """Return what a process that reads the word sees."""
+        """Return the epoch that other processes see."""
         return self.value
 
     def count_up(self) -> None:
@@ -228,7 +228,7 @@ def test_segments_of_other_processes_are_found_in_another_epoch(directory: Path)
 
 @pytest.mark.parametrize("look", ["begins", "covering", "following"])
 def test_every_question_notices_another_epoch(directory: Path, look: str) -> None:
-    """Whichever comes first."""
+    """Every method of the catalog notices a changed epoch, whichever is called first."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     _make(directory, 1 << 41)
@@ -283,7 +283,7 @@ def _interrupt(*_: object) -> list[str]:
 
 
 def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None:
-    """The one before it was made unreadable for readers that have it mapped."""
+    """A file that took the name of another one is opened instead of it."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     before = segments.get(BEGINS[1])
@@ -298,7 +298,7 @@ def test_a_file_that_took_the_name_of_another_is_opened(directory: Path) -> None
 
 
 def test_what_another_process_removed_can_be_removed(directory: Path) -> None:
-    """Two processes that clean up after the same dead process do the same."""
+    """A segment that another process deleted can be deleted again."""
     epoch = Epoch()
     segments = Segments(files, directory, writable=True, most_mapped=8, epoch=epoch)
     (directory / segment_name(BEGINS[3])).unlink()

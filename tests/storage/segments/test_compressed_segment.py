@@ -53,13 +53,13 @@ def test_every_length_is_read_across_blocks(path: Path, method: CompressionMetho
         assert found == before[: len(found)]
     with opened(path) as store:
         assert payloads_of(store) == payloads
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
 
 
 @pytest.mark.parametrize("block_size", [64, 65, 71, 8, 7, 1])
 def test_records_begin_everywhere_in_a_block(path: Path, block_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Even their headers may lie in two blocks, or in eight."""
+    """Records may begin anywhere in a block, with headers in two or up to eight blocks."""
     # Small blocks save nothing.
     monkeypatch.setattr(
         "filechannel._maintenance.background.compress_segment._WORTHWHILE_RATIO", 1000
@@ -76,7 +76,7 @@ def test_records_begin_everywhere_in_a_block(path: Path, block_size: int, monkey
 
 @pytest.mark.parametrize("size", [255, 256, 257, 5000, 100_000])
 def test_a_record_larger_than_a_block_is_read(path: Path, size: int) -> None:
-    """A window has as many blocks as its record needs."""
+    """A record larger than a block is read through a window of as many blocks as it needs."""
     payloads = [_text(size), b"small", _text(size, seed=1), b""]
     with opened(path) as store:
         for payload in payloads:
@@ -87,7 +87,7 @@ def test_a_record_larger_than_a_block_is_read(path: Path, size: int) -> None:
 
 
 def test_plain_and_compressed_segments_mix(path: Path) -> None:
-    """What cannot be compressed stays plain, and readers read both."""
+    """Plain and compressed segments can be mixed, and readers read both."""
     noise = random.Random(3)
     payloads = [_text(900, index) if index // 20 % 2 else noise.randbytes(900) for index in range(200)]
     with opened(path) as store:
@@ -107,7 +107,7 @@ def test_plain_and_compressed_segments_mix(path: Path) -> None:
 
 
 def test_positions_are_found_without_reading_everything(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The index stays: a seek loads the blocks between two of its marks, not the segment."""
+    """A seek in a compressed segment loads the blocks between two marks of its index, not all of it."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         for index in range(3000):
             store.log.append([_text(600, index)])
@@ -128,7 +128,7 @@ def test_positions_are_found_without_reading_everything(path: Path, monkeypatch:
 
 
 def test_a_reader_in_the_plain_file_continues(path: Path) -> None:
-    """One in the middle of the plain file keeps it; a later one reads the compressed one."""
+    """A reader in the middle of a plain file keeps it, and a later one reads the compressed file."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -220,7 +220,7 @@ def test_a_look_ahead_reader_starts_in_the_same_window(path: Path) -> None:
 
 
 def test_readers_far_behind_hold_a_block_each(path: Path) -> None:
-    """Eight of them, each in its own segment of eight mebibytes, take far less than one segment."""
+    """Eight readers in segments of eight mebibytes keep far less than one segment in memory."""
     with opened(path, ChannelOptions(segment_size=8 << 20), mapped=4) as store:
         for index in range(9 * 8):
             store.log.append([_text(64, index) * (1 << 14)])
@@ -244,7 +244,7 @@ def test_readers_far_behind_hold_a_block_each(path: Path) -> None:
 
 
 def test_a_bounded_number_of_files_is_open(path: Path) -> None:
-    """However many compressed segments there are, and none once another process has removed them."""
+    """A limited number of compressed files is open, and none after another process deleted them."""
     with opened(path, mapped=3) as store:
         for index in range(200):
             store.log.append([_text(300, index)])
@@ -305,7 +305,7 @@ def filled(path: Path) -> tuple[Path, list[Message], list[Offset]]:
 
 
 def test_a_block_that_is_damaged_is_named(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """The error says which file, where, and which block; the messages before it are read."""
+    """A damaged block raises an error with file, offset and block, after the messages before it."""
     path, before, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[1])
@@ -327,7 +327,7 @@ def test_a_block_that_is_damaged_is_named(filled: tuple[Path, list[Message], lis
 
 
 def test_only_what_lies_in_a_damaged_block_is_skipped(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """What begins behind it is found, and numbered, as behind any other damage."""
+    """Only messages in a damaged block are skipped, and later ones keep their sequences."""
     path, before, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[1])
@@ -341,7 +341,7 @@ def test_only_what_lies_in_a_damaged_block_is_skipped(filled: tuple[Path, list[M
 
 
 def test_any_bit_may_flip(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """In every byte of a compressed file: an error of ours, or all that is not in the same block."""
+    """A flipped bit in any byte raises a typed error, or leaves every message outside its block readable."""
     path, before, begins = filled
     sent, chance = {message[:2] for message in before}, random.Random(7)
     elsewhere = [message[:2] for message in before if not begins[1] <= message.offset < begins[2]]
@@ -360,7 +360,7 @@ def test_any_bit_may_flip(filled: tuple[Path, list[Message], list[Offset]]) -> N
 
 
 def test_a_file_may_end_anywhere(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """What lies in the blocks before the cut is read, and so are the other segments."""
+    """In a file that was cut off messages before the cut are read, and so are other segments."""
     path, before, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[1])
@@ -390,7 +390,7 @@ def _flip(file: Path, position: int, mask: int = 1) -> None:
 
 
 def test_a_file_of_the_wrong_name_is_not_a_segment(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """Nor is a directory, an empty file, or a plain segment under that name."""
+    """A file with a wrong name, a directory, an empty file or a plain file is not a compressed segment."""
     path, _, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[1])
@@ -410,7 +410,7 @@ def test_a_file_of_the_wrong_name_is_not_a_segment(filled: tuple[Path, list[Mess
 
 
 def test_without_the_library_it_says_what_to_install(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not taken for damage, and nothing is skipped."""
+    """Without the compression library a segment raises an error with the package to install, and is not skipped."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -432,7 +432,7 @@ def test_without_the_library_it_says_what_to_install(path: Path, monkeypatch: py
 
 
 def test_the_plain_file_is_read_if_the_compressed_one_is_damaged(path: Path) -> None:
-    """While both exist nothing is lost by that."""
+    """While both encodings exist a damaged compressed file is replaced by the plain one in reads."""
     with opened(path) as store:
         for index in range(40):
             store.log.append([_text(300, index)])
@@ -449,7 +449,7 @@ def test_the_plain_file_is_read_if_the_compressed_one_is_damaged(path: Path) -> 
 
 
 def test_removing_a_segment_removes_both_encodings(filled: tuple[Path, list[Message], list[Offset]]) -> None:
-    """And its index."""
+    """Deleting a segment deletes both encodings and the index."""
     path, before, begins = filled
     with opened(path) as store:
         index_path(store.segments.path(begins[0])).touch()

@@ -19,7 +19,7 @@ LEVELS = {"zstd": (-7, 1, 22), "lz4": (0, 2, 3, 16), "gzip": (1, 9)}
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_block_comes_back(method: CompressionMethod) -> None:
-    """At the default level and at the ends of the scale, whatever is in it."""
+    """A block of any content is decompressed unchanged, at the default level and both extremes."""
     noise = random.Random(1).randbytes(5000)
     for level in (None, *LEVELS[method]):
         for raw in (b"x", b"text " * 1000, noise, bytes(10_000)):
@@ -29,7 +29,7 @@ def test_a_block_comes_back(method: CompressionMethod) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_block_of_another_size_is_refused(method: CompressionMethod) -> None:
-    """One that is shorter, longer, cut off or nothing of the kind."""
+    """A block that is shorter, longer, cut off or garbage is refused."""
     raw = b"text " * 1000
     block = codec(NUMBERS[method]).compressor(None)(raw)
     for size in (0, 1, len(raw) - 1, len(raw) + 1, BLOCK_SIZE):
@@ -42,7 +42,7 @@ def test_a_block_of_another_size_is_refused(method: CompressionMethod) -> None:
 
 @pytest.mark.parametrize("method", ["zstd", "gzip"])
 def test_a_block_that_would_explode_does_not(method: CompressionMethod) -> None:
-    """A gibibyte of zeros in a few kilobytes is not unpacked to find out that it is too much."""
+    """A small block that claims a gibibyte is refused before it is decompressed completely."""
     chunk, known = bytes(64 << 20), codec(NUMBERS[method])
     block = known.compressor(1)(chunk)
     with pytest.raises(ValueError, match=r".+"):
@@ -67,7 +67,7 @@ def without_extras(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.mark.usefixtures("without_extras")
 def test_a_method_that_is_not_installed_names_what_to_install() -> None:
-    """An error that says what to do; gzip is always there."""
+    """A method that is not installed raises an error with the package to install, and gzip is always available."""
     with pytest.raises(UnsupportedFormatError, match=r"lz4.*install filechannel\[lz4\]"):
         require("lz4")
     with pytest.raises(UnsupportedFormatError, match=r"install backports\.zstd"):
@@ -77,6 +77,6 @@ def test_a_method_that_is_not_installed_names_what_to_install() -> None:
 
 
 def test_a_method_of_the_future_is_refused() -> None:
-    """With the advice to install a newer version."""
+    """An unknown method is refused, with the advice to install a newer version."""
     with pytest.raises(UnsupportedFormatError, match=r"method 4.*newer filechannel"):
         codec(4)

@@ -12,7 +12,7 @@ from tests.storage.channels import SMALL, opened
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 def test_a_segment_that_another_process_replaced_is_not_flushed_in_place_of_the_new_one(path: Path) -> None:
-    """An empty active segment is too small for a message of another process, which puts a larger file in its place."""
+    """A segment that another process replaced, to fit a larger message, is not flushed instead of the new one."""
     with opened(path) as store, opened(path) as other:
         store.log.append([b"first"])
         store.purge()

@@ -55,7 +55,7 @@ def _reclaim_all(store: Store) -> None:
 
 
 def test_a_file_in_the_free_list_is_not_a_segment_any_more(tmp_path: Path) -> None:
-    """A process that has it mapped finds the magic number overwritten, and the rest as it was."""
+    """A file in the free list has an invalid magic number for processes that map it, and is otherwise unchanged."""
     path = _file(tmp_path, 100)
     free_list = _free_files(tmp_path)
     free_list.recycle(path, 100)
@@ -65,7 +65,7 @@ def test_a_file_in_the_free_list_is_not_a_segment_any_more(tmp_path: Path) -> No
 
 
 def test_no_more_files_wait_than_the_options_say(tmp_path: Path) -> None:
-    """The others are removed."""
+    """The free list holds as many files as the options allow, and others are deleted."""
     free_list = _free_files(tmp_path, most=2)
     for begin in range(5):
         free_list.recycle(_file(tmp_path, begin), begin)
@@ -74,13 +74,13 @@ def test_no_more_files_wait_than_the_options_say(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [SIZE - 1, SIZE + 1, 3 * SIZE])
 def test_only_files_of_the_ordinary_size_are_used_again(tmp_path: Path, size: int) -> None:
-    """One that was made for a large message is removed, and so is one that was cut off."""
+    """Only files of the ordinary segment size go to the free list, and larger or shorter ones are deleted."""
     _free_files(tmp_path).recycle(_file(tmp_path, 0, size), 0)
     assert os.listdir(tmp_path) == []
 
 
 def test_files_from_before_a_failed_flush_are_not_used_again(tmp_path: Path) -> None:
-    """The disk has refused one of them."""
+    """Files from before a failed flush are deleted, because the disk refused one of them."""
     free_list = _free_files(tmp_path, fit_from=100)
     free_list.recycle(_file(tmp_path, 99), 99)
     assert free_list.names() == []
@@ -89,7 +89,7 @@ def test_files_from_before_a_failed_flush_are_not_used_again(tmp_path: Path) -> 
 
 
 def test_a_file_with_another_name_is_not_recycled(tmp_path: Path) -> None:
-    """A copy by hard links would be destroyed."""
+    """A file with another name is not recycled, because a backup by hard links would be destroyed."""
     path = _file(tmp_path, 0)
     backup = tmp_path / "backup"
     backup.hardlink_to(path)
@@ -100,14 +100,14 @@ def test_a_file_with_another_name_is_not_recycled(tmp_path: Path) -> None:
 
 
 def test_retiring_a_missing_segment_does_nothing(tmp_path: Path) -> None:
-    """Another process may have done it."""
+    """Retiring a segment that another process retired does nothing."""
     free_list = _free_files(tmp_path)
     free_list.recycle(tmp_path / segment_name(7), 7)
     assert free_list.take() is None
 
 
 def test_only_files_that_are_there_are_remembered(tmp_path: Path) -> None:
-    """A process that gives segments up for one that writes does not remember what the other has taken."""
+    """A process that retires segments does not list files that another one has taken."""
     free_list = _free_files(tmp_path)
     for begin in range(20):
         free_list.recycle(_file(tmp_path, begin), begin)
@@ -119,7 +119,7 @@ def test_only_files_that_are_there_are_remembered(tmp_path: Path) -> None:
 
 
 def test_the_file_that_was_used_last_is_taken_first(tmp_path: Path) -> None:
-    """Its pages are the ones that are still there."""
+    """The file that was retired last is taken first, because its pages are still in memory."""
     free_list = _free_files(tmp_path)
     inodes = []
     for begin in range(2):
@@ -131,7 +131,7 @@ def test_the_file_that_was_used_last_is_taken_first(tmp_path: Path) -> None:
 
 
 def test_a_file_that_another_process_has_taken_is_skipped(tmp_path: Path) -> None:
-    """Its name does not exist, or is that of another file."""
+    """A file that another process has taken or replaced is skipped."""
     ours = _free_files(tmp_path, most=3)
     for begin in range(3):
         ours.recycle(_file(tmp_path, begin), begin)
@@ -146,7 +146,7 @@ def test_a_file_that_another_process_has_taken_is_skipped(tmp_path: Path) -> Non
 
 
 def test_files_left_by_dead_processes_are_recycled_or_removed(tmp_path: Path) -> None:
-    """Complete files return to the free list, as many as may; incomplete ones are deleted."""
+    """Files of dead processes are recycled up to the limit if they are complete, and deleted otherwise."""
     for name, size in (("spare-1.seg", SIZE), ("spare-2.seg", SIZE), ("spare-3.seg", SIZE), ("spare-4.seg", 10)):
         (tmp_path / name).write_bytes(bytes(size))
     free_list = _free_files(tmp_path)
@@ -163,7 +163,7 @@ def test_files_left_by_dead_processes_are_recycled_or_removed(tmp_path: Path) ->
 
 
 def test_a_file_is_made_with_all_its_disk_space(tmp_path: Path) -> None:
-    """The sender finds it under a name that says which segment it is to follow."""
+    """A prepared file has its disk space and a name with the offset of the segment it is for."""
     free_list = _free_files(tmp_path)
     spare = free_list.prepare(segment_name(5))
     assert spare is not None
@@ -175,7 +175,7 @@ def test_a_file_is_made_with_all_its_disk_space(tmp_path: Path) -> None:
 
 
 def test_the_name_of_a_file_is_never_reused(tmp_path: Path) -> None:
-    """A process that has read a name, and renames it to a segment, moves that file and none that was created since."""
+    """The name of a free file is not reused, so that a rename cannot move a newer file."""
     free_list = _free_files(tmp_path)
     first = free_list.prepare(segment_name(5))
     free_list.remove_all()
@@ -186,7 +186,7 @@ def test_the_name_of_a_file_is_never_reused(tmp_path: Path) -> None:
 
 
 def test_a_file_that_waits_is_prepared_instead(tmp_path: Path) -> None:
-    """Another process may have left it."""
+    """A file of the free list, also of another process, is prepared instead of a new one."""
     (tmp_path / "spare-1.seg").touch()
     os.truncate(tmp_path / "spare-1.seg", SIZE)
     spare = _free_files(tmp_path).prepare(segment_name(5))
@@ -197,13 +197,13 @@ def test_a_file_that_waits_is_prepared_instead(tmp_path: Path) -> None:
 
 
 def test_nothing_is_prepared_where_nothing_may_wait(tmp_path: Path) -> None:
-    """Such a channel keeps no file that holds nothing."""
+    """With `spare_segments=0` no file is prepared."""
     assert _free_files(tmp_path, most=0).prepare(segment_name(5)) is None
     assert os.listdir(tmp_path) == []
 
 
 def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path) -> None:
-    """The caller gets the error, and tries another time."""
+    """A full disk leaves no incomplete file, and the caller gets the error and tries later."""
     faulty = FaultyFiles()
     faulty.fail(frozenset({"allocate"}), lambda path: DiskFullError(path, SIZE))
     free_list = FreeList(faulty, tmp_path, SIZE, 0o600, lambda: 2, lambda: 0, lambda: None)
@@ -230,7 +230,7 @@ class _Slow(Files):
 
 
 def test_a_process_that_needs_the_space_waits_for_a_file_that_is_being_created(tmp_path: Path) -> None:
-    """It has its space until it is created, whatever happens to its name: then it is deleted, and the space is free."""
+    """A process that needs space deletes a file that is being created, and waits until its space is free."""
     files = _Slow()
     free_list = FreeList(files, tmp_path, SIZE, 0o600, lambda: 2, lambda: 0, lambda: None)
     thread = Thread(target=free_list.prepare, args=[segment_name(5)])
@@ -246,7 +246,7 @@ def test_a_process_that_needs_the_space_waits_for_a_file_that_is_being_created(t
 
 
 def test_segments_are_written_into_the_files_of_consumed_ones(path: Path) -> None:
-    """The same inodes, the same maps: nothing is made and nothing is removed."""
+    """Segments are written into the files of consumed ones, with the same inodes and maps."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
         for _ in range(10):
@@ -266,7 +266,7 @@ def test_segments_are_written_into_the_files_of_consumed_ones(path: Path) -> Non
 
 
 def test_what_a_file_held_before_is_never_read_again(path: Path) -> None:
-    """A shorter history in the same bytes: what lies behind its end are records of before, and none of them counts."""
+    """Records that a recycled file held before are not read, also if it contains less than before."""
     with opened(path) as store:
         store.log.append([b"old %d" % number * 20 for number in range(20)])
         _fill(store, 2)
@@ -280,7 +280,7 @@ def test_what_a_file_held_before_is_never_read_again(path: Path) -> None:
 
 
 def test_a_large_message_gets_a_file_of_its_own(path: Path) -> None:
-    """Free files are too small for it, and its own is not used again."""
+    """A large message gets a file of its own, which is deleted afterwards."""
     with opened(path) as store:
         _fill(store, 3)
         _reclaim_all(store)
@@ -295,7 +295,7 @@ def test_a_large_message_gets_a_file_of_its_own(path: Path) -> None:
 
 
 def test_a_rolled_back_segment_is_not_recycled(path: Path) -> None:
-    """Its offsets are yet to be used: there the records would validate."""
+    """The file of a rolled back segment is not recycled, because its records would be valid at the same offsets."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
         store.log.append([b"first"])
@@ -308,7 +308,7 @@ def test_a_rolled_back_segment_is_not_recycled(path: Path) -> None:
 
 
 def test_files_of_a_failed_flush_never_wait(path: Path, background: Background) -> None:
-    """Not even when what is in them was consumed long ago, in another life of the channel."""
+    """Files from before a failed flush are never recycled, also in another life of the channel."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
         _fill(store, 4)
@@ -331,7 +331,7 @@ def test_files_of_a_failed_flush_never_wait(path: Path, background: Background) 
 
 
 def test_the_free_list_makes_space_on_a_full_disk(path: Path) -> None:
-    """A message is worth more than an empty file."""
+    """On a full disk files of the free list are deleted for a message."""
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
         _fill(store, 3)
@@ -344,7 +344,7 @@ def test_the_free_list_makes_space_on_a_full_disk(path: Path) -> None:
 
 @pytest.mark.parametrize("elsewhere", [False, pytest.param(True, marks=shares)])
 def test_files_that_are_removed_are_not_kept_mapped(path: Path, elsewhere: bool) -> None:
-    """They would take their disk space until something else is mapped: here, and in a process that looks again."""
+    """Files that are deleted are unmapped at once, here and in processes that scan again."""
     with opened(path) as store, opened(path) if elsewhere else nullcontext(store) as other:
         _fill(store, 3)
         _reclaim_all(store)
@@ -360,7 +360,7 @@ def test_files_that_are_removed_are_not_kept_mapped(path: Path, elsewhere: bool)
 
 
 def test_the_manifest_bounds_the_free_list(path: Path) -> None:
-    """Retiring a segment asks there."""
+    """`spare_segments` of the manifest limits the free list when a segment is retired."""
     with opened(path, ChannelOptions(segment_size=SIZE, spare_segments=0)) as store:
         _fill(store, 4)
         _reclaim_all(store)
@@ -368,7 +368,7 @@ def test_the_manifest_bounds_the_free_list(path: Path) -> None:
 
 
 def test_the_file_of_a_segment_that_is_elsewhere_is_used_again(path: Path) -> None:
-    """Its name stays: a compressed copy has it."""
+    """The plain file of a compressed segment is recycled."""
     with opened(path) as store:
         _fill(store, 3)
         first = store.segments.begins[0]
@@ -379,7 +379,7 @@ def test_the_file_of_a_segment_that_is_elsewhere_is_used_again(path: Path) -> No
 
 @pytest.mark.parametrize("how", ["idle", "purged", "sealed"])
 def test_an_empty_channel_keeps_no_file(path: Path, how: str) -> None:
-    """No sender waits for it, and others may need the disk space."""
+    """An empty channel deletes the files of its free list."""
     with opened(path) as store:
         _fill(store, 4)
         _reclaim_all(store)
@@ -402,7 +402,7 @@ def test_an_empty_channel_keeps_no_file(path: Path, how: str) -> None:
 
 
 def test_an_overtaken_reader_gets_an_error(path: Path) -> None:
-    """It reads a file that is recycled, by a process whose changes it has not seen."""
+    """A reader whose file another process recycled gets an error."""
     with opened(path) as store, opened(path, readonly=True) as other:
         _fill(store, 4)
         reader = reader_of(other)
@@ -424,7 +424,7 @@ def test_an_overtaken_reader_gets_an_error(path: Path) -> None:
 
 @pytest.mark.parametrize("mapped", [2, 4, 8])
 def test_readers_far_behind_share_the_maps(path: Path, mapped: int) -> None:
-    """Eight of them in eight segments of a long backlog: no more is mapped, or open, than the options allow."""
+    """Eight readers in segments of a long backlog map and open no more than the options allow."""
     with opened(path, mapped=mapped) as store:
         _fill(store, 40)
         store.flusher.flush()
@@ -471,7 +471,7 @@ class _Overtaken(Files):
 
 
 def test_a_lookup_that_is_overtaken_is_repeated(path: Path) -> None:
-    """Then it raises that the message is not stored any more, not that it is damaged."""
+    """A lookup during which its segment is recycled is repeated, and raises that the message is not stored."""
     disk = _Overtaken()
     with opened(path) as store, opened(path, readonly=True, files=disk) as other:
         for number in range(40):
@@ -498,7 +498,7 @@ def test_a_lookup_that_is_overtaken_is_repeated(path: Path) -> None:
 
 
 def test_what_is_consumed_in_time_is_never_written_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A finished segment waits for its flush; given up meanwhile, it needs none."""
+    """A finished segment that is consumed before its flush is retired without being flushed."""
     monkeypatch.setattr("filechannel._storage.durability.flusher.FINISHED_FLUSH_DELAY_SECONDS", 1000.0)
     faulty = FaultyFiles()
     with opened(path, files=faulty) as store:
@@ -511,7 +511,7 @@ def test_what_is_consumed_in_time_is_never_written_out(path: Path, monkeypatch: 
 
 
 def test_many_finished_segments_are_flushed_at_once(path: Path, background: Background) -> None:
-    """No consumer reads them as fast as they are sent."""
+    """Finished segments that are not consumed in time are flushed several at once."""
     with opened(path) as store:
         _fill(store, 20)
         background.run()
@@ -519,7 +519,7 @@ def test_many_finished_segments_are_flushed_at_once(path: Path, background: Back
 
 
 def test_segments_that_begin_a_batch_are_known(path: Path) -> None:
-    """There the log may begin, without anything before it on disk; not in the middle of a batch."""
+    """A segment that begins with a batch, at which the log can begin, is known from one that begins inside a batch."""
     with opened(path) as store:
         store.log.append([bytes(3000)])
         store.log.append([bytes(3000)])
@@ -532,7 +532,7 @@ def test_segments_that_begin_a_batch_are_known(path: Path) -> None:
 
 
 def test_a_late_retirement_does_not_touch_what_the_file_has_become(path: Path) -> None:
-    """Two processes do it at once: one is stopped after it has opened the file, and the other makes it a segment."""
+    """If two processes retire one file, the later one does not change the segment that it has become."""
 
     class Late(Files):
         meanwhile: Callable[[], object] | None = None

@@ -44,20 +44,20 @@ def _is_compressed(path: Path) -> list[bool]:
 
 
 def test_it_survives_a_power_cut(filled: Filled, boots: Boots) -> None:
-    """Nothing is read to find that out, and the log continues."""
+    """After a power cut compressed segments are not read by the recovery, and the log continues."""
     path, before, begins = filled
     boots.again()
     with opened(path) as store:
         assert read_all(store) == before
         assert store.segments.begins[: len(begins)] == begins
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
         assert store.control.tail().sequence == len(before) + 1
 
 
 @pytest.mark.parametrize("what", ["removed", "zeros"])
 def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what: str) -> None:
-    """What is compressed was whole up to its end: with the control file lost nothing else is."""
+    """Without the control file compressed segments are complete, and nothing else is lost."""
     path, before, _ = filled
     if what == "removed":
         (path / "control").unlink()
@@ -66,7 +66,7 @@ def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what:
     boots.again()
     with opened(path) as store:
         assert read_all(store) == before
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         assert store.control.tail().sequence == len(before) + 1
     assert not (path / "quarantine").exists()
 
@@ -85,13 +85,13 @@ def test_a_lost_tail_reuses_no_sequence(filled: Filled, boots: Boots) -> None:
     with opened(path) as store:
         assert read_all(store) == left
         assert store.control.tail().sequence == len(left)
-        store.log.append([b"goes on"])
+        store.log.append([b"resumes"])
         assert [message.sequence for message in read_all(store)] == list(range(len(left) + 1))
         assert store.segments.begins[: len(begins)] == begins
 
 
 def test_damage_in_a_block_cuts_nothing(filled: Filled, boots: Boots) -> None:
-    """Recovery does not end the log there: readers get the error."""
+    """Damage in a compressed block does not end the log in recovery, and readers get the error."""
     path, before, begins = filled
     with opened(path) as store:
         file = compressed_file(store, begins[2])
@@ -108,7 +108,7 @@ def test_damage_in_a_block_cuts_nothing(filled: Filled, boots: Boots) -> None:
 
 
 def test_a_checkpoint_that_is_too_old_is_not_believed(filled: Filled, boots: Boots) -> None:
-    """An old copy of the control file does not cut off what is compressed."""
+    """A checkpoint of an old control file does not cut off compressed segments."""
     path, before, _ = filled
     with opened(path) as store:
         control, first = store.control, before[3]
@@ -126,15 +126,15 @@ def _checkpoint_at(message: Message) -> Checkpoint:
 
 
 def test_a_tail_that_is_too_old_is_not_believed(filled: Filled) -> None:
-    """The log never resumes in the middle of compressed segments."""
+    """A tail of an old control file does not let the log resume inside compressed segments."""
     path, before, _ = filled
     with opened(path) as store:
         store.control.publish(Tail(Offset(before[3].offset), 3, Offset(0)))
     with opened(path) as store:
         found = read_all(store)
         assert found[: len(before) - 12] == before[: len(before) - 12]
-        store.log.append([b"goes on"])
-        assert payloads_of(store)[-1] == b"goes on"
+        store.log.append([b"resumes"])
+        assert payloads_of(store)[-1] == b"resumes"
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ def both(filled: Filled, tmp_path: Path) -> Filled:
 
 
 def test_of_both_encodings_the_compressed_one_stays(both: Filled, boots: Boots) -> None:
-    """If it exists it is complete; under the other name there may be anything."""
+    """If both encodings exist the compressed file, which is complete, is kept."""
     path, before, _ = both
     assert (path / "segments" / f"{0:020}.seg").exists()
     boots.again()
@@ -166,7 +166,7 @@ def test_of_both_encodings_the_compressed_one_stays(both: Filled, boots: Boots) 
 def test_of_both_encodings_the_plain_one_stays_if_the_other_is_damaged(
     both: Filled, boots: Boots, position: int
 ) -> None:
-    """Wherever that is."""
+    """If both encodings exist and the compressed file is damaged anywhere, the plain one is kept."""
     path, before, begins = both
     file = path / "segments" / f"{0:020}.seg.z"
     content = bytearray(file.read_bytes())
@@ -182,7 +182,7 @@ def test_of_both_encodings_the_plain_one_stays_if_the_other_is_damaged(
 
 @pytest.mark.parametrize("content", [b"", bytes(4096), b"something else" * 300])
 def test_an_incomplete_plain_file_is_ignored(both: Filled, boots: Boots, content: bytes) -> None:
-    """The compressed one is read, and stays."""
+    """An incomplete plain file is ignored, and the compressed one is read and kept."""
     path, before, _ = both
     (path / "segments" / f"{0:020}.seg").write_bytes(content)
     with opened(path) as store:
@@ -196,7 +196,7 @@ def test_an_incomplete_plain_file_is_ignored(both: Filled, boots: Boots, content
 def test_an_unreadable_compressed_segment_is_quarantined(
     filled: Filled, boots: Boots, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """With a reason; the others are read, and a reader that skips damage skips the gap."""
+    """An unreadable compressed segment is quarantined with a reason, and the others are read."""
     caplog.set_level(logging.WARNING, "filechannel")
     path, before, begins = filled
     file = path / "segments" / f"{begins[1]:020}.seg.z"
@@ -210,7 +210,7 @@ def test_an_unreadable_compressed_segment_is_quarantined(
 
 
 def test_positions_are_found_while_the_plain_file_is_recycled(path: Path) -> None:
-    """A process that has it mapped finds another header, and reads the compressed file."""
+    """While its plain file is recycled, a segment is read from the compressed file in processes that map the former."""
     with opened(path) as store:
         for number in range(60):
             store.log.append([b"%d " % number + b"text " * 60])
@@ -229,7 +229,7 @@ def test_positions_are_found_while_the_plain_file_is_recycled(path: Path) -> Non
 
 
 def test_positions_are_found_while_this_process_drops_the_plain_file(path: Path) -> None:
-    """Another thread compresses it between the lookup of the segment and its use, and nothing refers to it any more."""
+    """If another thread compresses a segment during a lookup, the lookup finds the compressed file."""
     with opened(path) as store:
         for number in range(60):
             store.log.append([b"%d " % number + b"text " * 60])
@@ -247,7 +247,7 @@ def test_positions_are_found_while_this_process_drops_the_plain_file(path: Path)
 
 
 def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
-    """A file under the name of one that is being made is worth nothing."""
+    """A temporary file of a compressor that died is ignored."""
     path, before, begins = filled
     (path / "segments" / f"new-{begins[1]:020}.seg.z").write_bytes(b"half")
     (path / "segments" / "0.seg.z").write_bytes(b"another")
@@ -260,9 +260,7 @@ def test_what_is_half_made_is_ignored(filled: Filled, boots: Boots) -> None:
 
 @pytest.mark.parametrize(("number", "stays"), [(errno.EMFILE, "both"), (errno.EIO, "plain")])
 def test_neither_encoding_is_removed_for_want_of_a_descriptor(both: Filled, number: int, stays: str) -> None:
-    """The process that compressed it may be about to remove the plain one: the other is removed only if it is
-    unreadable.
-    """
+    """Neither encoding is deleted because no descriptor is free, only because the compressed file is unreadable."""
 
     class Refusing(Files):
         def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:

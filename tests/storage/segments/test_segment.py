@@ -39,7 +39,7 @@ def _create(directory: Path, begin: int = 4096, *, files: Files = files, size: i
 
 @pytest.mark.parametrize("begin", [0, 1, 4096, 1 << 40, LARGEST_OFFSET])
 def test_a_name_is_the_begin_in_20_digits(begin: int) -> None:
-    """Names sort like offsets."""
+    """The name of a segment is its begin in 20 digits, so that names sort like offsets."""
     assert segment_name(begin) == f"{begin:020}.seg"
     assert begin_of(segment_name(begin)) == begin
 
@@ -50,7 +50,7 @@ _OTHERS = ["0.seg", _ZERO, f"{_ZERO}.idx", f"{_ZERO}.seg.z", f"new-{_ZERO}.seg",
 
 @pytest.mark.parametrize("name", [*_OTHERS, "x" * 20 + ".seg", "\u0660" * 20 + ".seg", ""])
 def test_other_names_are_not_segments(name: str) -> None:
-    """Other files in the directory are left alone."""
+    """Files with other names are not segments."""
     assert begin_of(name) is None
 
 
@@ -58,7 +58,7 @@ def test_other_names_are_not_segments(name: str) -> None:
 
 
 def test_a_header_survives() -> None:
-    """Every field comes back."""
+    """Every field of a header is read as it was written."""
     header = Header.new(1 << 40, 12345, (1 << 40) - 99)
     assert len(header.pack()) == SEGMENT_HEADER_SIZE
     assert Header.unpack(header.pack()) == header
@@ -66,7 +66,7 @@ def test_a_header_survives() -> None:
 
 @pytest.mark.parametrize("position", [*range(SEGMENT_END), *range(SEGMENT_END + 8, SEGMENT_END_CRC)])
 def test_a_flipped_bit_in_a_header_is_noticed(position: int) -> None:
-    """The magic number or the checksum is wrong."""
+    """A flipped bit in a header is found by the magic number or the checksum."""
     content = bytearray(Header.new(0, 0, 0).pack())
     content[position] ^= 1
     with pytest.raises(ValueError, match=r"no segment header|checksum mismatch"):
@@ -75,13 +75,13 @@ def test_a_flipped_bit_in_a_header_is_noticed(position: int) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 63])
 def test_a_short_header_is_noticed(size: int) -> None:
-    """A file that was cut off has no header."""
+    """A file that was cut off inside its header has none."""
     with pytest.raises(ValueError, match="shorter than a segment header"):
         Header.unpack(Header.new(0, 0, 0).pack()[:size])
 
 
 def test_a_newer_header_is_refused() -> None:
-    """A segment of a later version is not touched."""
+    """A segment of a newer version is refused and not changed."""
     content = bytearray(Header.new(0, 0, 0).pack())
     struct.pack_into("<I", content, 8, FORMAT_VERSION + 1)
     checked = bytes(content[:SEGMENT_END] + content[SEGMENT_END + 8 : SEGMENT_CRC])
@@ -179,7 +179,7 @@ def test_the_file_is_closed_with_its_last_user(tmp_path: Path) -> None:
 
 
 def test_an_end_can_be_checked(tmp_path: Path) -> None:
-    """A finished segment says where it ends, and that can be verified."""
+    """The end of a finished segment is stored with a checksum."""
     segment = _create(tmp_path)
     assert not segment.has_valid_end
     assert segment.limit == segment.space_end
@@ -190,7 +190,7 @@ def test_an_end_can_be_checked(tmp_path: Path) -> None:
 
 
 def test_a_finished_segment_can_be_reopened(tmp_path: Path) -> None:
-    """If nothing beyond was published, the segment continues."""
+    """A finished segment can be reopened if nothing beyond it was published."""
     segment = _create(tmp_path)
     segment.finish(5000)
     segment.reopen()
@@ -200,7 +200,7 @@ def test_a_finished_segment_can_be_reopened(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("position", range(SEGMENT_END, SEGMENT_END + 8))
 def test_a_damaged_end_is_noticed(tmp_path: Path, position: int) -> None:
-    """An end with a wrong checksum is not believed, and never reaches beyond the file."""
+    """An end with a wrong checksum, or beyond the file, is not trusted."""
     segment = _create(tmp_path)
     segment.finish(5000)
     segment.map[position] ^= 0x20
@@ -263,7 +263,7 @@ def test_allocate_reserves_disk_space_between_two_offsets(tmp_path: Path) -> Non
 
 
 def test_only_the_size_limits_where_an_offset_may_lie(tmp_path: Path) -> None:
-    """An offset is a position in the file, behind the header."""
+    """Offsets from the header to the end of the file have a position in the segment."""
     segment = _create(tmp_path)
     assert segment.position(4096) == SEGMENT_HEADER_SIZE
     assert segment.position(segment.space_end) == SIZE

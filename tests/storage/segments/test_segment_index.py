@@ -44,13 +44,13 @@ def segment(tmp_path: Path) -> Path:
 
 
 def test_marks_are_read_as_they_were_written(segment: Path) -> None:
-    """Offset, sequence and time come back in order."""
+    """Marks are read as they were written, with offset, sequence and time, in order."""
     _write(segment, 0, 100, 300)
     assert read_entries(files, segment) == [_index_entry(0), _index_entry(100), _index_entry(300)]
 
 
 def test_a_segment_without_an_index_has_no_marks(segment: Path) -> None:
-    """Losing an index loses nothing but speed."""
+    """A segment without an index has no marks, and is only slower to search."""
     assert read_entries(files, segment) == []
 
 
@@ -75,7 +75,7 @@ def test_a_damaged_mark_is_left_out(segment: Path, position: int) -> None:
     [(LARGEST_OFFSET + 1, 1, 1), (10, LARGEST_OFFSET + 1, 1), (10, 1, LARGEST_TIME + 1), ((1 << 64) - 1,) * 3],
 )
 def test_a_mark_with_a_number_that_is_too_large_is_left_out(segment: Path, fields: tuple[int, int, int]) -> None:
-    """As one that is damaged: readers ignore it, and later marks have the times of the clock."""
+    """A mark with a number that is too large is ignored, and later marks have the time of the clock."""
     _write(segment, 0)
     with index_path(segment).open("ab") as file:
         file.write(INDEX_ENTRY.pack(*fields, crc32c(INDEX_CHECKED.pack(*fields)), 0))
@@ -94,7 +94,7 @@ def test_times_do_not_get_beyond_the_largest_one(segment: Path) -> None:
 
 
 def test_zeros_are_not_marks(segment: Path) -> None:
-    """What a power cut left empty says nothing."""
+    """Zeros in an index, as after a power cut, are not marks."""
     index_path(segment).write_bytes(bytes(10 * INDEX_ENTRY.size))
     assert read_entries(files, segment) == []
 
@@ -110,7 +110,7 @@ def test_a_torn_mark_is_overwritten(segment: Path, size: int) -> None:
 
 
 def test_marks_of_rolled_back_records_are_forgotten(segment: Path) -> None:
-    """A mark at or behind the end is that of a missing record, and another may begin elsewhere."""
+    """Marks at or behind the end, whose records were rolled back, are dropped."""
     _write(segment, 0, 100, 200, 300)
     _write(segment, end=200)
     assert read_entries(files, segment) == [_index_entry(0), _index_entry(100)]
@@ -119,7 +119,7 @@ def test_marks_of_rolled_back_records_are_forgotten(segment: Path) -> None:
 
 
 def test_the_nearest_mark_before_an_offset_is_found() -> None:
-    """Walking forward from it reaches the offset."""
+    """The last entry at or before an offset is found, from which a walk reaches the offset."""
     entries = [_index_entry(100), _index_entry(200), _index_entry(300)]
     assert last_entry_at_or_before(entries, 99) is None
     assert last_entry_at_or_before(entries, 100) == _index_entry(100)
@@ -131,7 +131,7 @@ def test_the_nearest_mark_before_an_offset_is_found() -> None:
 
 
 def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, segment: Path) -> None:
-    """Closing the index of one segment makes room for that of the next."""
+    """Marks are appended to the index of the active segment, and after a close to that of the next one."""
     index = ActiveIndex(files, 0o600, lambda: None)
     index.store(segment, b"", 1000)
     assert not index_path(segment).exists()
@@ -146,7 +146,7 @@ def test_marks_are_appended_to_the_index_of_the_active_segment(tmp_path: Path, s
 
 
 def test_a_mark_is_due_every_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A channel with little traffic is marked by time."""
+    """A mark is due every second, also in a channel with little traffic."""
     clock, index = Clock.install(monkeypatch), ActiveIndex(files, 0o600, lambda: None)
     answers: list[bool] = []
     for _ in range(8):

@@ -44,7 +44,7 @@ def locks(file: Path) -> Iterator[Callable[[], KernelLocks]]:
 
 
 def test_a_byte_has_one_holder(locks: Callable[[], KernelLocks]) -> None:
-    """Until it gives the byte back; taking it twice is taking it once."""
+    """A locked byte has one holder until that unlocks it, and locking it again has no effect."""
     first, second = locks(), locks()
     assert first.take(7)
     assert first.take(7)
@@ -55,7 +55,7 @@ def test_a_byte_has_one_holder(locks: Callable[[], KernelLocks]) -> None:
 
 
 def test_a_byte_can_be_shared(locks: Callable[[], KernelLocks]) -> None:
-    """By any number, as long as none wants it exclusively."""
+    """Any number of holders can share a byte that no process locks exclusively."""
     first, second, third = locks(), locks(), locks()
     assert first.take(7, shared=True)
     assert second.take(7, shared=True)
@@ -68,7 +68,7 @@ def test_a_byte_can_be_shared(locks: Callable[[], KernelLocks]) -> None:
 
 
 def test_a_waiter_for_a_byte_gets_it(locks: Callable[[], KernelLocks]) -> None:
-    """When the holder releases it; and releases it, whatever happens in between."""
+    """A waiter gets a byte when its holder unlocks it, and unlocks it at the end of its block."""
     first, second = locks(), locks()
     order: list[str] = []
 
@@ -89,7 +89,7 @@ def test_a_waiter_for_a_byte_gets_it(locks: Callable[[], KernelLocks]) -> None:
 
 
 def test_only_locks_of_others_are_reported(locks: Callable[[], KernelLocks]) -> None:
-    """Shared or not; our own do not count."""
+    """Shared and exclusive locks of others are reported, and those of this process are not."""
     first, second = locks(), locks()
     first.take(5)
     second.take(6, shared=True)
@@ -100,7 +100,7 @@ def test_only_locks_of_others_are_reported(locks: Callable[[], KernelLocks]) -> 
 
 
 def test_every_locked_byte_is_found(locks: Callable[[], KernelLocks], rng: random.Random) -> None:
-    """Whichever process holds it, next to each other or far apart, at the ends of the range and beyond them."""
+    """Every locked byte in a range and beyond is found, whichever process holds it."""
     others, asking = [locks() for _ in range(5)], locks()
     taken = {0, 1, 2, 63, 64, 100, 199, 200, *rng.sample(range(300), 40)}
     for byte in sorted(taken, key=lambda _: rng.random()):
@@ -110,7 +110,7 @@ def test_every_locked_byte_is_found(locks: Callable[[], KernelLocks], rng: rando
 
 
 def test_a_lock_of_the_whole_file_holds_every_byte(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """A lock without an end reaches to the end of the range."""
+    """A lock without an end counts for every byte up to the end of the range."""
     descriptor = files.open(file)
     whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 10, 0, 0)
     fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, whole)
@@ -119,7 +119,7 @@ def test_a_lock_of_the_whole_file_holds_every_byte(file: Path, locks: Callable[[
 
 
 def test_closing_frees_everything_once(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """No descriptor is left, and closing again does not close what has its number now."""
+    """Closing unlocks everything and closes the descriptor once."""
     first = locks()
     for byte in (1, 5, 4000):
         first.take(byte)
@@ -134,7 +134,7 @@ def test_closing_frees_everything_once(file: Path, locks: Callable[[], KernelLoc
 
 
 def test_the_file_is_made_if_asked_for(tmp_path: Path) -> None:
-    """With the mode that it shall have; otherwise a missing file is an error."""
+    """The lock file is created with its mode on request, and otherwise a missing one raises."""
     with pytest.raises(FileNotFoundError):
         KernelLocks(files, tmp_path / "new")
     KernelLocks(files, tmp_path / "new", create=True, mode=0o640).close()
@@ -142,7 +142,7 @@ def test_the_file_is_made_if_asked_for(tmp_path: Path) -> None:
 
 
 def test_locks_know_their_file(file: Path, tmp_path: Path, locks: Callable[[], KernelLocks]) -> None:
-    """Also when another one has its name."""
+    """Locks compare the identity of their file, also when another file has its name."""
     mine = locks()
     descriptor = files.open(file)
     assert mine.are_of(descriptor)
@@ -157,7 +157,7 @@ def test_locks_know_their_file(file: Path, tmp_path: Path, locks: Callable[[], K
 
 
 def test_the_locks_of_a_killed_process_are_free(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """At once; those of a process that ends without closing too."""
+    """The locks of a killed process are free at once, and so are those of one that ends without closing."""
     asking = locks()
     for how in ("kill", "end"):
         other = Fork(lambda: _take(file, 9))
@@ -173,7 +173,7 @@ def _take(file: Path, byte: int) -> object:
 
 
 def test_a_child_of_a_killed_process_keeps_nothing_locked(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """Although it is alive, and has all the maps of its parent."""
+    """A live child of a killed process, with all its maps, holds no lock."""
 
     def work() -> object:
         descriptor = files.open(file)
@@ -184,7 +184,7 @@ def test_a_child_of_a_killed_process_keeps_nothing_locked(file: Path, locks: Cal
 
 
 def test_a_child_takes_nothing_away_from_its_parent(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """Not by closing what it inherited either, nor by ending."""
+    """A forked child that closes what it inherited, or ends, releases no lock of its parent."""
     mine, asking = locks(), locks()
     mine.take(9)
 
@@ -202,7 +202,7 @@ def test_a_child_takes_nothing_away_from_its_parent(file: Path, locks: Callable[
 
 
 def test_a_map_does_not_keep_a_lock(file: Path, locks: Callable[[], KernelLocks]) -> None:
-    """It is never made through the descriptor that has the locks."""
+    """A map does not keep a lock, because it is not made from the descriptor with the locks."""
     mine = locks()
     mine.take(9)
     descriptor = files.open(file)
