@@ -42,7 +42,7 @@ def ship(
     spark: SparkSession | None = None,
     consumer: str | None = None,
     verify: bool = False,
-    tell: Callable[[int, int], object] = lambda _done, _all: None,
+    tell: Callable[[int, int], object] = lambda _, __: None,
 ) -> Shipped:
     """Copy the finished segments of a channel to an archive, which can be read without the channel.
 

@@ -1,4 +1,5 @@
 """Every call to the operating system: files, kernel locks, maps, boot and machine ids.
 
-Imports `_format` and nothing else of storage. Start with `files`: tests replace its class to make any call fail.
+Imports `_format` and nothing else of storage. Start with `os_calls`: tests replace its class `Files` to make any call
+fail.
 """
