@@ -70,7 +70,7 @@ def test_an_interrupted_thread_does_not_overtake_senders_that_wait_for_capacity(
                 pass
 
         keeping = Keeping(be_served)
-        with line.standing(QueueEntry(lambda: False)):
+        with line.joined(QueueEntry(lambda: False)):
             for number in count(1):
                 attempt = Attempt(number, keeping)
                 assert not store.capacity.order.may_pass(), attempt.where

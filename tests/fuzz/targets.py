@@ -92,7 +92,7 @@ from filechannel._storage.producers.producer_positions import (
     Producer,
     ProducerPosition,
     Producers,
-    forget_unpublished,
+    erase_unpublished,
     offsets_in_producers,
     slots_in,
 )
@@ -479,7 +479,7 @@ def producer_records(fix: bool, data: bytes) -> None:
             _find_producer(producers.open(sample.KEY), Offset(len(log)))
             producers.release_before(Offset(len(log)))
             offsets_in_producers(files, channel / PRODUCERS)
-            forget_unpublished(files, channel / PRODUCERS, Offset(len(log)))
+            erase_unpublished(files, channel / PRODUCERS, Offset(len(log)))
             assert all(offset <= len(log) for offset in offsets_in_producers(files, channel / PRODUCERS))
         finally:
             producers.close()

@@ -14,7 +14,7 @@ from filechannel import CorruptRecordError, StorageError
 from filechannel._format.layout import COMPRESSED, COMPRESSED_BLOCK, COMPRESSED_EXTRA, COMPRESSED_TABLE
 from filechannel._maintenance.ship import ship_segments
 from filechannel._offset import Offset
-from filechannel._storage.archive.remote_files import HeldFiles, RemoteFile, RemoteFiles
+from filechannel._storage.archive.remote_files import MemoryFiles, RemoteFile, RemoteFiles
 from filechannel._storage.segments.compressed_segment import table_crc
 from filechannel._storage.store import Store
 from tests.maintenance.stores import fill
@@ -31,7 +31,7 @@ class Archive(RemoteFiles):
 
     def open_file(self, path: Path) -> RemoteFile:
         """Read it."""
-        return HeldFiles(path, path.read_bytes()).open_file(path)
+        return MemoryFiles(path, path.read_bytes()).open_file(path)
 
     def upload(self, local: Path, path: Path) -> None:
         """Copy it."""

@@ -19,7 +19,7 @@ from tests.processes.workers import Link
 def never_rescan() -> None:
     """Turn off repeated wakeups: a process that is not woken stays asleep."""
     for module, name in (
-        (room, "_LOOK"),
+        (room, "_RECHECK_SECONDS"),
         (waiters, "_LONGEST_SLEEP"),
         (send_queue, "_LONGEST_SLEEP"),
         (watchdog, "_RESCAN_SECONDS"),

@@ -1,4 +1,4 @@
-"""The scheduler: functions that are called at given times, on threads that exist only while there are any.
+"""The scheduler: functions that are called at given times, on threads that run only while calls are scheduled.
 
 A *timed call* is a function and the time when it is called next. It belongs to a *lane*: a thread that makes its timed
 calls one after the other, in the order of their times. Different lanes never wait for each other, so each kind of work
@@ -67,7 +67,7 @@ class TimedCall:
 
     @property
     def is_requested(self) -> bool:
-        """Whether a call was requested that has not begun."""
+        """Whether a call was requested that has not started."""
         return self._requested is self._calls
 
     @property
@@ -76,13 +76,13 @@ class TimedCall:
         return not self._function
 
     def request(self, seconds: float) -> None:
-        """Call the function within *seconds*, once for all requests until the call begins.
+        """Call the function within *seconds*, once for all requests until the call starts.
 
         Raises `NoThreadError` if the lane has no thread and none can be started. The request is not lost: the next one
         of any timed call of the lane tries again, and serves both.
         """
         lane, due = self._lane, time.monotonic() + seconds
-        calls = self._calls  # read first: a call that begins after this replaces it, and the request counts
+        calls = self._calls  # read first: a call that starts after this replaces it, and the request counts
         if self._requested is not calls:
             lane.requests.append((due, self))
             self._requested = calls
@@ -94,7 +94,7 @@ class TimedCall:
     # In the thread of the lane
 
     def run(self) -> float | None:
-        """Call the function, and return after how many seconds to do so again; None if that is not wanted."""
+        """Call the function. Return after how many seconds to call it again, or None."""
         self.due = math.inf
         self._calls = object()  # before the call: what is requested from here on needs another one
         try:
@@ -114,9 +114,9 @@ class Lane:
     """A thread that makes timed calls. It is started by the first request, and ends when no call is scheduled."""
 
     def __init__(self, name: str, *, polls_for: float = 0.0, niceness: int = 0) -> None:
-        """*polls_for*: for so many seconds after a request the thread looks for others by itself.
+        """*polls_for*: for this many seconds after a request, the thread polls for further requests.
 
-        Then a busy channel, which makes many requests that are due at once, wakes it for the first of them only.
+        Then a busy channel, which makes many requests that are due immediately, wakes it only for the first one.
         *niceness*: how much lower the priority of the thread is than that of the process.
         """
         self.name = name
@@ -130,13 +130,13 @@ class Lane:
         self.requests: deque[tuple[float, TimedCall]] = deque()
         """Requests that the thread has not seen, with the times of their calls. Any thread appends."""
         self.wakes_at = math.inf
-        """When the thread looks at the requests next; -inf while it is awake, inf if there is none."""
+        """When the thread next checks the requests; -inf while it is awake, inf if there is none."""
         self._heap: list[tuple[float, int, TimedCall]] = []
         """What is scheduled, by time. An entry whose time is not that of its timed call any more is ignored."""
         self._heap_limit = _SMALL_HEAP
         self._numbers = count()  # orders entries of the same time
         self._wakeup = ThreadWakeup()
-        self._alone = Lock()  # acquired by threads of the lane only
+        self._only_thread = Lock()  # acquired by threads of the lane only
         self._polls_until = self._ends_at = 0.0
 
     @property
@@ -145,7 +145,7 @@ class Lane:
         return self.wakes_at != math.inf
 
     def wake(self) -> None:
-        """Let the thread look at the requests, and start it if there is none. Raise `NoThreadError` if none can be."""
+        """Let the thread check the requests; start it if there is none. Raise `NoThreadError` if that fails."""
         self._wakeup.wake()
         if not self.is_running:
             start_thread(self._run, self.name)
@@ -164,12 +164,12 @@ class Lane:
                 os.setpriority(os.PRIO_PROCESS, thread, os.getpriority(os.PRIO_PROCESS, thread) + self._niceness)
         # If another thread is running, this one ends. The other one may be about to end too; but before that it checks
         # `_wakeup`, which was set before this thread was started.
-        while self._alone.acquire(blocking=False):
+        while self._only_thread.acquire(blocking=False):
             try:
                 self._serve()
             finally:
                 self.wakes_at = math.inf
-                self._alone.release()
+                self._only_thread.release()
             if not self._wakeup.is_pending:
                 return
 
@@ -227,7 +227,7 @@ class Lane:
                 self._push(now + seconds, timed)
 
     def _next_wake(self, now: float) -> float:
-        """Return when to wake up; inf if there was nothing to wait for, for a while."""
+        """Return when to wake up; inf if no call was scheduled for `LINGER_SECONDS`."""
         while self._heap and not self._is_valid(self._heap[0]):
             heappop(self._heap)
         if self._heap:

@@ -60,7 +60,7 @@ def start_thread(run: Work, name: str) -> None:
 def _start(run: Work, name: str) -> None:
     try:
         Thread(target=run, name=name, daemon=True).start()
-    except RuntimeError:  # this thread exists already
+    except RuntimeError:  # no further thread can be started, but this one runs already
         run()
 
 
@@ -68,9 +68,9 @@ def _start(run: Work, name: str) -> None:
 class ThreadPool:
     """A few threads that do the work they are given, started when needed. All but one end when idle."""
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, max_threads: int) -> None:
         self._name = name
-        self._most = most
+        self._max_threads = max_threads
         self._queue: SimpleQueue[Work] = SimpleQueue()
         self._counting = Lock()  # only acquired by threads of the pool
         self._threads = 0
@@ -90,7 +90,7 @@ class ThreadPool:
             self._queue.put(work)
             return
         self._queue.put(work)
-        if self._queue.qsize() > self._idle and self._threads < self._most:
+        if self._queue.qsize() > self._idle and self._threads < self._max_threads:
             try:
                 start_thread(self._run, self._name)
             except NoThreadError:  # no more threads: the existing ones do it
@@ -98,7 +98,7 @@ class ThreadPool:
 
     def _run(self) -> None:
         with self._counting:
-            if self._threads >= self._most:
+            if self._threads >= self._max_threads:
                 return
             self._threads += 1
             self._idle += 1
@@ -144,12 +144,12 @@ class ThreadPool:
 
     def renewed(self) -> ThreadPool:
         """Return a new pool like this one, without threads."""
-        return ThreadPool(self._name, self._most)
+        return ThreadPool(self._name, self._max_threads)
 
 
 @final
 class Flag:
-    """Like `threading.Event`, for threads that run user code. Waiting is polling."""
+    """Replaces `threading.Event` on threads that run user code: it has no lock, and `wait` polls."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -175,8 +175,8 @@ class Flag:
 
 
 _pools = {
-    name: ThreadPool(f"filechannel-{name}", most)
-    for name, most in (
+    name: ThreadPool(f"filechannel-{name}", max_threads)
+    for name, max_threads in (
         ("background", _BACKGROUND_THREADS),
         ("flush", _FLUSH_THREADS),
         ("blocking-call", _BLOCKING_CALL_THREADS),
@@ -248,14 +248,13 @@ class Call:
 
 
 def _finish() -> None:
-    """Wait a while for the work that was handed over. What is not done then is as after a crash of the process."""
+    """Wait for the work that was handed over, for ten seconds at most. What is not done then is lost, as in a crash."""
     waited_for = [pool for pool in _pools.values() if pool.was_used and pool is not handler_threads()]
     if not waited_for:
         return
     until, checks = time.monotonic() + _LONGEST_EXIT_SECONDS, 0
-    while (
-        checks < _IDLE_CHECKS and time.monotonic() < until
-    ):  # a thread may have taken work and not yet updated the counters
+    # Checked several times: a thread may have taken work and not yet updated the counters.
+    while checks < _IDLE_CHECKS and time.monotonic() < until:
         checks = 0 if any(pool.is_busy for pool in waited_for) else checks + 1
         time.sleep(_POLL_SECONDS / _IDLE_CHECKS)
 

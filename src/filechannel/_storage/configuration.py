@@ -57,8 +57,8 @@ class Configuration:
 
     def apply_durability(self) -> None:
         """Apply the stored durability, as `apply_capacity` does, and from now on what other processes store."""
-        self._events.options_changed.attach(self._follow)
-        self._defer_as(self._manifest.applied.options.durability)
+        self._events.options_changed.attach(self._adopt_changes)
+        self._set_deferred(self._manifest.applied.options.durability)
 
     def change(self, change: Callable[[Manifest], Manifest], wanted: Callable[[], bool]) -> None:
         """Store another manifest, and apply it in every process.
@@ -73,14 +73,14 @@ class Configuration:
             manifest = change(self._manifest.read())
             self._reserve.using_all(lambda: self._manifest.write(manifest))
             self._manifest.applied = manifest
-            self._defer_as(manifest.options.durability)
+            self._set_deferred(manifest.options.durability)
             self.start_interval()
             with self._log.writing():
                 self.apply_capacity()
                 self._log.appender.close_window()
                 self._log.appender.announce_change()
 
-    def _defer_as(self, durability: Durability) -> None:
+    def _set_deferred(self, durability: Durability) -> None:
         log, flusher = self._log, self._flusher
         deferred = durability.kind == "fsync"
         if deferred != self._control.deferred:
@@ -94,7 +94,7 @@ class Configuration:
         """Flush at the interval that the applied durability names, if it names one."""
         self._flusher.flush_every(self._manifest.applied.options.durability.seconds)
 
-    def _follow(self) -> None:
+    def _adopt_changes(self) -> None:
         """Adopt options that another process may have changed.
 
         The control page has published what the writers share.

@@ -17,10 +17,10 @@ from .log.batch_parts import HeaderRecord, Part
 from .producers.producer_positions import Producer, ProducerPosition
 from .writable_store import WritableStore
 
-_NOTHING: Final = 0
+_NO_BATCH: Final = 0  # as the offset of a producer position
 
 
-class _OvertakenError(Exception):
+class _ConcurrentAppendError(Exception):
     """Another process or thread has appended under the same name since the last lookup."""
 
 
@@ -52,7 +52,7 @@ class IdempotentProducer:
                 return self._store.log.append_parts(
                     parts(), batch, self._header_record_after(last, number, batch.messages)
                 )
-            except _OvertakenError:
+            except _ConcurrentAppendError:
                 continue
 
     def _find(self) -> ProducerPosition:
@@ -62,14 +62,14 @@ class IdempotentProducer:
         with self._store.log.writing():
             producer_position = self._producer.find()
             if producer_position is None:
-                producer_position = ProducerPosition(self._store.control.tail().offset, 0, _NOTHING, 0)
+                producer_position = ProducerPosition(self._store.control.tail().offset, 0, _NO_BATCH, 0)
                 self._producer.begin(producer_position)
             return producer_position
 
     def _header_record_after(self, last: ProducerPosition, number: int, count: int) -> HeaderRecord:
         def make(at: Offset) -> bytes:
             if self._producer.newest != last:
-                raise _OvertakenError
+                raise _ConcurrentAppendError
             return self._producer.record(SINK, ProducerPosition(at, 0, number + 1, count), last)
 
         return HeaderRecord(self._producer.record_size, make)

@@ -61,11 +61,11 @@ class Manifest:
     def check_writable(self, directory: Path) -> None:
         """Raise `UnsupportedFormatError` for a channel of an older format version: it can be read, not written to."""
         if self.format != FORMAT_VERSION:
-            advice = (
+            hint = (
                 "and readonly=True still reads it; to write to it, copy it into a new channel: "
                 f"'filechannel export {shlex.quote(str(directory))} FILE --header', then 'filechannel import NEW FILE'"
             )
-            raise UnsupportedFormatError(self.format, FORMAT_VERSION, advice, path=directory)
+            raise UnsupportedFormatError(self.format, FORMAT_VERSION, hint, path=directory)
 
     @classmethod
     def read(cls, files: Files, directory: Path) -> Manifest:

@@ -16,7 +16,6 @@ from .control.lock_file import lock_mode
 from .current_manifest import CurrentManifest
 from .manifest import MANIFEST, Manifest
 from .recovery.create import (
-    adopt,
     complete_directories,
     create,
     is_being_made,
@@ -24,10 +23,11 @@ from .recovery.create import (
     prepare_directory,
     refuse_other_content,
     refuse_remote,
+    remove_leftovers,
 )
 from .recovery.ownership import Ownership, ownership_of
 from .recovery.read_only import list_segments, open_to_read
-from .recovery.recover import make_whole
+from .recovery.recover import recover_if_needed
 from .segments.catalog import SEGMENTS
 from .segments.free_list import FreeList
 from .store import ChannelFiles, ReadOnlyStore, Store
@@ -36,7 +36,7 @@ from .writable_store import WritableStore
 
 Trust: TypeAlias = Callable[[Manifest | None, tuple[Ownership, ...]], None]
 """Sees the manifest, if there is one, and the owners of a channel's files; raises if it must not be opened."""
-_SHORTLY = 0.005  # seconds
+_RETRY_SECONDS = 0.005
 
 
 def trust_anyone(_manifest: Manifest | None, _parts: tuple[Ownership, ...]) -> None:
@@ -61,7 +61,7 @@ def open_store(
     processes that open the channel.
     """
     if not readonly:
-        check = _together(lambda manifest: manifest.check_writable(path), check)
+        check = _both(lambda manifest: manifest.check_writable(path), check)
     files.confine(path)
     while True:
         try:
@@ -88,7 +88,7 @@ def open_store(
         except BaseException:
             files.unpin(path)
             raise
-        time.sleep(_SHORTLY)
+        time.sleep(_RETRY_SECONDS)
 
 
 def _check_trust(files: Files, path: Path, trust: Trust) -> None:
@@ -104,10 +104,10 @@ def _check_trust(files: Files, path: Path, trust: Trust) -> None:
 def _trusting(
     check: Callable[[Manifest], None], trust: Trust, parts: tuple[Ownership, ...]
 ) -> Callable[[Manifest], None]:
-    return _together(check, lambda manifest: trust(manifest, parts))
+    return _both(check, lambda manifest: trust(manifest, parts))
 
 
-def _together(first: Callable[[Manifest], None], second: Callable[[Manifest], None]) -> Callable[[Manifest], None]:
+def _both(first: Callable[[Manifest], None], second: Callable[[Manifest], None]) -> Callable[[Manifest], None]:
     def check_both(manifest: Manifest) -> None:
         first(manifest)
         second(manifest)
@@ -152,7 +152,7 @@ def _make_directory(
             files.pin(path)
             trust(None, ownership_of(files, path))
             mode = manifest.options.mode
-        elif not files.exists(path / MANIFEST):  # nor was it created just now
+        elif not files.exists(path / MANIFEST):  # nor has another process just created it
             raise ChannelNotFoundError(path) from None
     refuse_remote(files, path)
     return found, mode
@@ -218,8 +218,8 @@ def _to_write(
             undo.callback(segments.close)
             resume = None
             if alone:
-                resume = make_whole(files, path, control, segments, manifest, locks)
-                current.applied = adopt(files, path, manifest)
+                resume = recover_if_needed(files, path, control, segments, manifest, locks)
+                current.applied = remove_leftovers(files, path, manifest)
             store = WritableStore(ChannelFiles(files, directory, control, current, segments), entrance.membership)
             undo.callback(store.discard)
             store.begin(alone=alone, resume=resume)

@@ -21,7 +21,7 @@ from .system.kernel_locks import UnwantedError
 from .system.os_calls import Files
 from .writable_store import WritableStore
 
-_LOOK = 0.05  # seconds between two checks whether the open is still wanted
+_CHECK_SECONDS = 0.05  # between two checks whether the open is still wanted
 
 
 def _always() -> bool:
@@ -38,7 +38,7 @@ class _OpenLock:
         """Hold the lock in a `with` statement. Raise `UnwantedError` if *wanted* returns False while waiting."""
         while True:
             try:
-                return self._lock.held(_LOOK)
+                return self._lock.held(_CHECK_SECONDS)
             except Busy:
                 if not wanted():
                     raise UnwantedError from None

@@ -58,7 +58,7 @@ class Purge:
             self._readers.start_over(log_position)
             cursors.start_groups_over(log_position)
             cursors.move_unowned(log_position)
-            # On disk before the first file is deleted: after a power cut, recovery must not look for the deleted files.
+            # On disk before the first file is deleted: after a power cut, recovery must not expect the deleted files.
             flusher.flush_the_rest(locked=True)
             self._segments.remove_before(tail.offset)
             log.appender.announce_change()

@@ -1,10 +1,10 @@
 """Removing the oldest segments, in an order that lets the next process finish the work after a crash at any step.
 
-The order is: first the stored positions are flushed, so that no consumer stands before deleted data after a power cut.
-Then comes the decision, which is visible to every process at once and moves the oldest offset. Then the checkpoint, so
-that after a power cut recovery does not look for deleted files; then the files; and last the epoch word that makes
-other processes list the directory again. A process that dies after the decision leaves files that begin before the
-oldest offset. The next process that does maintenance removes them.
+The order is: first the stored positions are flushed, so that after a power cut none of them lies before deleted data.
+Second, the decision moves the oldest offset, for all processes at the same moment. Third, the checkpoint is written, so
+that after a power cut recovery does not expect the deleted files. Then the files are deleted, and last the epoch
+changes, which makes other processes list the directory again. A process that dies after the decision leaves files that
+begin before the oldest offset. The next process that does maintenance removes them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from .segments.catalog import Segments
 from .segments.segment_index import last_entry_at_or_before
 from .store_events import StoreEvents
 
-_MOST = 32  # segments that may wait to be removed
+_MOST_STALE = 32  # segments that may wait to be removed
 _logger = logging.getLogger("filechannel")
 
 
@@ -63,15 +63,16 @@ class Reclaim:
         self._producers = producers
         self._flusher = flusher
         self._events = events
-        events.oldest_dropped.attach(self._keep_up)
+        events.oldest_dropped.attach(self._delete_dropped)
 
     def up_to(self, wanted: Offset, is_free: Callable[[Offset], bool], *, patiently: bool) -> bool:
         """Remove everything before a segment, or at the end of the log all of it; False if it is still needed.
 
-        *is_free* checks once more that no consumer needs it; a consumer that is placed after that check is not missed.
-        *patiently*: leave it to the writers to flush finished segments, and remove less than *wanted* before they have.
+        *is_free* checks once more that no consumer needs it; a consumer that is positioned after that check is not
+        missed. *patiently*: leave it to the writers to flush finished segments, and remove less than *wanted* before
+        they have.
         """
-        oldest = self._on_disk(wanted, patiently)
+        oldest = self._removable(wanted, patiently)
         self._cursors.flush_all_positions()
         noted = self._low_watermark.note()
         if not is_free(oldest):
@@ -86,10 +87,10 @@ class Reclaim:
         self.finish()
         return True
 
-    def _keep_up(self) -> None:
-        """Have dropped segments deleted; delete them now if there are many, because maintenance is too slow."""
+    def _delete_dropped(self) -> None:
+        """Request maintenance to delete dropped segments; delete them now if many are left, because it is too slow."""
         self._events.maintenance_due()
-        if len(self._stale()) <= _MOST:
+        if len(self._stale()) <= _MOST_STALE:
             return
         try:
             self._maintenance_lock.run_locked(self.finish)
@@ -103,21 +104,22 @@ class Reclaim:
         oldest = self._control.oldest_offset
         return [begin for begin in self._segments.begins if begin < oldest]
 
-    def _on_disk(self, wanted: Offset, patiently: bool) -> Offset:
+    def _removable(self, wanted: Offset, patiently: bool) -> Offset:
         """Return where the log may begin according to the next checkpoint.
 
         That is between two batches, so that a batch whose first records were deleted does not lose the others in a
         power cut; or before the last checkpoint, because what that covers is on disk.
         """
-        found = self._covered(wanted)
+        found = self._flushed_boundary(wanted)
         if found > self._control.oldest_offset:
             return found
         if patiently:
             raise Busy
-        _tolerating(self._flusher.flush, lambda: self._covered(wanted) > self._control.oldest_offset)
-        return self._covered(wanted)
+        _tolerating(self._flusher.flush, lambda: self._flushed_boundary(wanted) > self._control.oldest_offset)
+        return self._flushed_boundary(wanted)
 
-    def _covered(self, wanted: Offset) -> Offset:
+    def _flushed_boundary(self, wanted: Offset) -> Offset:
+        """Return an offset up to *wanted* at which the log may begin without another flush."""
         if wanted == self._control.write_offset or self._log.dirty.is_between_batches(wanted):
             return wanted
         if self._ends_batch(wanted):
@@ -160,7 +162,7 @@ class Reclaim:
         oldest, stale = self._control.oldest_offset, self._stale()
         if not stale:
             return
-        self._say_on_disk(oldest)
+        self._checkpoint_oldest(oldest)
         size = sum(self._segments.end_of(begin, oldest) - begin for begin in stale)
         self._segments.remove_before(oldest)
         self._maintenance_lock.count_reclaimed(len(stale), size)
@@ -168,13 +170,13 @@ class Reclaim:
             self._log.appender.announce_change()
         self._log.prepare_next_segment()
 
-    def _say_on_disk(self, oldest: Offset) -> None:
+    def _checkpoint_oldest(self, oldest: Offset) -> None:
         """Write a checkpoint with the oldest offset of the log."""
         checkpoint = self._control.checkpoint()
         if checkpoint is None or checkpoint.oldest < oldest:
             # Dropped in the middle of a batch: the rest of the batch must be on disk.
-            if self._covered(oldest) < oldest:
-                _tolerating(self._flusher.flush_if_needed, lambda: self._covered(oldest) == oldest)
+            if self._flushed_boundary(oldest) < oldest:
+                _tolerating(self._flusher.flush_if_needed, lambda: self._flushed_boundary(oldest) == oldest)
             self._flusher.forget_before(self._lookup.earliest())
 
 

@@ -147,7 +147,7 @@ class Store(ABC):
         return not self.control.deferred or self.control.tail(deferred=True).offset <= offset
 
     def check_directory(self) -> None:
-        """Raise `StorageError` if the path leads to another directory: no file may be made in another channel."""
+        """Raise `StorageError` if the path leads to another directory: no file may be created in another channel."""
         self._directory.check()
 
     def close(self) -> None:

@@ -162,7 +162,7 @@ class WritableStore(Store):
     def _begin_alone(self) -> None:
         channel_id = bytes.fromhex(self.manifest.id)
         if self.control.is_of_before(channel_id, boot_id()):
-            self.cursors.begin_again(self.lookup.earliest())
+            self.cursors.restart_lost(self.lookup.earliest())
         self.control.identify(channel_id, boot_id())
         self._purge.finish()
         if self.segments.free_list is not None:
@@ -220,8 +220,8 @@ class WritableStore(Store):
         return self.processes.alive(), True
 
     def retain_from(self, offset: int) -> bool:
-        """Keep the messages from the position on at which a consumer was just placed; False if they are reclaimed."""
-        _count_consumers_again(self.control, self.events)
+        """Keep the messages from a consumer's new position on. Return False if they are already reclaimed."""
+        _announce_consumers(self.control, self.events)
         return self.low_watermark.retain_from(offset)
 
     def remove_expired(self) -> list[str]:
@@ -258,7 +258,7 @@ class WritableStore(Store):
     def purge(self) -> None:
         """Remove every message stored now, and move every consumer of this process behind them.
 
-        A reader in another process gets an error when it comes to a removed message.
+        A reader in another process gets an error when it reaches a removed message.
         """
         self.check_directory()
         self._purge.run()
@@ -274,17 +274,17 @@ class WritableStore(Store):
         if not self._directory.is_at_path:
             return  # nothing was reclaimed: the whole directory was deleted, and the mapped files are all that is left
         self.segments.drop_removed()
-        self._readers.leave_removed()
+        self._readers.release_removed()
         self.log.release_reclaimed(briefly())
 
 
 def _consumers_changed(control: Control, events: StoreEvents) -> None:
-    _count_consumers_again(control, events)
+    _announce_consumers(control, events)
     events.maintenance_due()
 
 
-def _count_consumers_again(control: Control, events: StoreEvents) -> None:
-    """Recount the consumers after one was registered, removed or moved back: the available capacity has changed."""
+def _announce_consumers(control: Control, events: StoreEvents) -> None:
+    """Let all processes recount the available capacity: a consumer was registered, removed or moved back."""
     control.count_registration()
     events.position_moved()
 

@@ -163,12 +163,12 @@ async def wait_through_cancellation(waiter: Waiter) -> None:
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         assert task is not None
-        _owed.add(task)
-        if await _wait_on(waiter) or not _is_of_a_scope(error):
+        _deferred.add(task)
+        if await _wait_on(waiter) or not _is_from_scope(error):
             task.get_loop().call_soon(_cancel_again, task, task.cancelling())
 
 
-_owed: WeakSet[asyncio.Task[object]] = WeakSet()
+_deferred: WeakSet[asyncio.Task[object]] = WeakSet()
 """Tasks whose cancellation arrived during such a wait and was deferred."""
 
 
@@ -190,8 +190,8 @@ async def _is_woken(waiter: Waiter) -> bool:
     return True
 
 
-def _is_of_a_scope(error: asyncio.CancelledError) -> bool:
-    """An anyio scope recognizes its own cancellations by their message, and lets others leave the scope."""
+def _is_from_scope(error: asyncio.CancelledError) -> bool:
+    """Return whether an anyio scope raised a cancellation. A scope handles only its own, known by the message."""
     return bool(error.args) and str(error.args[0]).startswith("Cancelled via cancel scope ")
 
 
@@ -205,10 +205,10 @@ async def notice_cancellation() -> None:
     """Raise a cancellation that `wait_through_cancellation` deferred; otherwise return without yielding."""
     if in_trio():
         await checkpoint_if_cancelled()
-    elif _owed:
+    elif _deferred:
         task = asyncio.current_task()
-        if task is not None and task in _owed:
-            _owed.discard(task)
+        if task is not None and task in _deferred:
+            _deferred.discard(task)
             await checkpoint()
 
 

@@ -22,7 +22,7 @@ from .._runtime.thread_wakeup import ThreadWakeup
 from .._storage.capacity.backlog import SMALLEST, Batch
 from .._storage.writable_store import WritableStore
 from .event_loops import Sleeper, make_waiter, wake_together
-from .waiters import POLL, SPACE, Waiters, waiters_of
+from .waiters import CAPACITY, POLL, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
 _PAUSE = 0.02  # seconds between two checks for capacity if no process can wake this one
@@ -30,25 +30,27 @@ _PAUSE = 0.02  # seconds between two checks for capacity if no process can wake 
 
 @final
 class QueueEntry:
-    """An entry in the queue."""
+    """One waiting sender in the send queue."""
 
-    __slots__ = ("batch", "has_left", "sleeper", "was_first")
+    __slots__ = ("batch", "is_sender_closed", "sleeper", "was_first")
 
-    def __init__(self, has_left: Callable[[], bool]) -> None:
+    def __init__(self, is_sender_closed: Callable[[], bool]) -> None:
         self.batch = SMALLEST
-        """The size of its batch, as far as known."""
-        self.has_left = has_left
-        """Returns whether it has no reason to wait any more: its sender was closed."""
+        """The size of its batch; the smallest possible one until an append was refused."""
+        self.is_sender_closed = is_sender_closed
+        """Returns whether its sender was closed: then the entry stops waiting."""
         self.sleeper: Sleeper | None = None
+        """Wakes its task or thread, once that waits to become the first entry."""
         self.was_first = False
+        """Whether it was first at the last check. Then the next entry has to be woken when this one leaves."""
 
 
 class SendQueue:
-    """The send queue of one channel."""
+    """The send queue of one channel in this process."""
 
-    def __init__(self, store: WritableStore, space: Waiters) -> None:
+    def __init__(self, store: WritableStore, capacity_waiters: Waiters) -> None:
         self._capacity = store.capacity
-        self._space = space
+        self._capacity_waiters = capacity_waiters
         self._lock = Mutex()  # a signal handler may send
         self._entries = cast("dict[QueueEntry, None]", self._capacity.order.entries)
         self._served = self._capacity.order.served
@@ -61,8 +63,8 @@ class SendQueue:
         """Return whether a sender should join the queue before it tries to append."""
         return self._capacity.is_full()
 
-    def standing(self, entry: QueueEntry) -> Guard:
-        """Join the queue for the body of a `with` statement. The caller must call `let_next_try` afterwards."""
+    def joined(self, entry: QueueEntry) -> Guard:
+        """Join the queue for the body of a `with` statement. The caller must call `serve_next` afterwards."""
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
         return (ensured(self._entries.pop, entry, None), self._join(entry))[0]  # type: ignore[func-returns-value]
 
@@ -71,8 +73,8 @@ class SendQueue:
             self._entries[entry] = None
             self._capacity.set_waiting(True)
 
-    def let_next_try(self, entry: QueueEntry) -> None:
-        """Let the next entry try, after one has left.
+    def serve_next(self, entry: QueueEntry) -> None:
+        """Let the next entry try to append, after *entry* has left the queue.
 
         If an exception interrupts this, the waiting entries notice within a second.
         """
@@ -83,15 +85,15 @@ class SendQueue:
             self._capacity.pass_on()
 
     def _is_first(self, entry: QueueEntry) -> bool:
-        entry.was_first = self._first() is entry
+        entry.was_first = self._first_entry() is entry
         return entry.was_first
 
-    def _first(self) -> QueueEntry | None:
+    def _first_entry(self) -> QueueEntry | None:
         with self._lock.held():
             return next(iter(self._entries), None)
 
     def _wake_first(self) -> None:
-        first = self._first()
+        first = self._first_entry()
         if first is not None and first.sleeper is not None:
             first.sleeper.wake()
 
@@ -102,39 +104,41 @@ class SendQueue:
         with self._lock.held():
             sleepers = [entry.sleeper for entry in self._entries if entry.sleeper is not None]
         wake_together(sleepers)
-        self._space.wake_all()
+        self._capacity_waiters.wake_all()
 
     def serving(self) -> Guard:
         """Allow this thread, whose entry is first, to reserve capacity in the body of a `with` statement."""
         # The guard has no name, so that an exception raised by a signal handler cannot keep it (see mutex.c).
         return (ensured(self._served.discard, get_ident()), self._served.add(get_ident()))[0]  # type: ignore[func-returns-value]
 
-    def _has_data(self, entry: QueueEntry) -> bool:
-        return entry.has_left() or self._capacity.fits_now(entry.batch)
+    def _may_append(self, entry: QueueEntry) -> bool:
+        return entry.is_sender_closed() or self._capacity.fits_now(entry.batch)
 
     # Waiting
 
     async def wait(self, entry: QueueEntry, longest_pause: float) -> None:
         """Sleep until the entry is first and there may be capacity, or its sender is closed. Safe to cancel."""
-        while not self._is_first(entry) and not entry.has_left():
+        while not self._is_first(entry) and not entry.is_sender_closed():
             waiter = entry.sleeper = make_waiter()
-            if self._is_first(entry) or entry.has_left():  # became first just now: no wakeup follows
+            if self._is_first(entry) or entry.is_sender_closed():  # changed since the last check: no wakeup follows
                 break
             with anyio.move_on_after(_LONGEST_SLEEP):
                 await waiter.wait()
-        if not entry.has_left():
-            await self._space.wait(lambda: self._has_data(entry), longest_pause)
+        if not entry.is_sender_closed():
+            await self._capacity_waiters.wait(lambda: self._may_append(entry), longest_pause)
 
     def sleep(self, entry: QueueEntry, until: float | None, longest_pause: float) -> bool:
         """Block the thread like `wait`, at most until *until* (monotonic clock). Return False if that was reached."""
-        while not self._is_first(entry) and not entry.has_left():
+        while not self._is_first(entry) and not entry.is_sender_closed():
             left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
             if left <= 0:
                 return False
-            thread = entry.sleeper = ThreadWakeup()
-            if not self._is_first(entry) and not entry.has_left():
-                thread.wait(left)
-        return entry.has_left() or self._space.sleep(lambda: self._has_data(entry), until, longest_pause)
+            wakeup = entry.sleeper = ThreadWakeup()
+            if not self._is_first(entry) and not entry.is_sender_closed():
+                wakeup.wait(left)
+        return entry.is_sender_closed() or self._capacity_waiters.sleep(
+            lambda: self._may_append(entry), until, longest_pause
+        )
 
 
 _lock = Mutex()
@@ -146,9 +150,9 @@ def send_queue_of(store: WritableStore) -> SendQueue:
     with _lock.held():
         queue = _queues.get(store)
         if queue is None:
-            space = Waiters(store, poll=POLL, word=SPACE, beside=waiters_of(store))
-            queue = _queues[store] = SendQueue(store, space)
-            store.events.capacity_freed.attach(space.published)
+            capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
+            queue = _queues[store] = SendQueue(store, capacity_waiters)
+            store.events.capacity_freed.attach(capacity_waiters.published)
         return queue
 
 
@@ -160,21 +164,21 @@ def append_with_capacity(store: WritableStore, append: Callable[[], object], tim
     except CapacityReachedError as full:
         refusal: CapacityReachedError = full
     until = None if timeout is None else time.monotonic() + timeout
-    line = send_queue_of(store)
+    queue = send_queue_of(store)
     entry = QueueEntry(lambda: False)
     try:
-        with line.standing(entry):
+        with queue.joined(entry):
             while until is None or time.monotonic() < until:
                 entry.batch = Batch(refusal.size, refusal.messages)
-                line.sleep(entry, until, _PAUSE)
+                queue.sleep(entry, until, _PAUSE)
                 try:
-                    with line.serving():
+                    with queue.serving():
                         append()
                     return
                 except CapacityReachedError as full:
                     refusal = full
     finally:
-        line.let_next_try(entry)
+        queue.serve_next(entry)
     raise refusal
 
 

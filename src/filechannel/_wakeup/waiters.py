@@ -1,8 +1,8 @@
 """Waiters: waiting for a channel to change, in threads and event loops, across processes.
 
 A waiter sets a bit in the shared wake word, executes a fence, rescans, and sleeps. A publisher stores, executes a
-fence, and reads the word; if a bit is set, it clears the word and wakes all waiters. The fences ensure that the two
-cannot both miss each other. The generation in the word ensures that a waiter does not fall asleep on a word that was
+fence, and reads the word; if a bit is set, it clears the word and wakes all waiters. Because of the fences, at least
+one of the two sees the other. The generation in the word ensures that a waiter does not fall asleep on a word that was
 cleared in between. Waking all waiters is correct: each has its own position, and a waiter that was cancelled or killed
 does not use up the wakeup of another one.
 
@@ -79,15 +79,17 @@ class WakeWord(NamedTuple):
 
 MESSAGES = WakeWord(WAKE, WAITING_LOOPS, slice(WRITE_TAIL, WAKE + 4))
 """For receivers: the tail, whether the channel is sealed, and the waiters."""
-SPACE = WakeWord(CAPACITY_WAKE, CAPACITY_LOOPS, None)
+CAPACITY = WakeWord(CAPACITY_WAKE, CAPACITY_LOOPS, None)
 """For senders. What frees capacity, the positions of consumers, is in other files."""
 
 
 class Waiters:
     """Wakes tasks and threads when a channel has data for receivers, or capacity for senders."""
 
-    def __init__(self, store: Store, *, poll: bool, word: WakeWord = MESSAGES, beside: Waiters | None = None) -> None:
-        """Share the FIFO of *beside*, other waiters of the same channel: a byte in it wakes both."""
+    def __init__(
+        self, store: Store, *, poll: bool, word: WakeWord = MESSAGES, share_fifo_of: Waiters | None = None
+    ) -> None:
+        """Share the FIFO of *share_fifo_of*, other waiters of the same channel: a byte in it wakes both."""
         self._words = store.control.map
         self._word, self._loops, self._watched = word
         wake_fifos: WakeFifos | None
@@ -97,9 +99,9 @@ class Waiters:
             self._slot, wake_fifos, self._polls = 0, None, True
         self._word_of_slot, self._bit_of_slot = self._loops + self._slot // _WORD_BITS * 8, self._slot % _WORD_BITS
         self._wake_fifos = wake_fifos
-        self._wake_pipe: WakePipe | None = _wake_pipe(wake_fifos) if beside is None else beside._wake_pipe
+        self._wake_pipe: WakePipe | None = _wake_pipe(wake_fifos) if share_fifo_of is None else share_fifo_of._wake_pipe
         if self._wake_pipe is not None:
-            self._wake_pipe.answers.append(self._wake_tasks)
+            self._wake_pipe.handlers.append(self._wake_tasks)
         self._lock = Mutex()  # the garbage collector may close a receiver anywhere
         self._waiting: dict[Waiter | Future[None], Callable[[], bool]] = {}
         self._sleeping: set[ThreadWakeup] = set()
@@ -107,7 +109,7 @@ class Waiters:
         self._sleepers = bytearray(8)
         """The number of threads that sleep inside the native core, which counts them here."""
         self.is_watched = False
-        self._quiet: bytes | None = None
+        self._words_without_data: bytes | None = None
         """The words at the last rescan, if the waiter bit was set and no waiter had data available then."""
 
     @property
@@ -137,13 +139,13 @@ class Waiters:
         future = None if self._polls or self._wake_pipe is None else make_future()
         if future is None:
             return None
-        late = True
+        is_available = True
         try:
-            late = self._register(future, future.get_loop(), has_data)
+            is_available = self._register(future, future.get_loop(), has_data)
         finally:
-            if late:
+            if is_available:
                 self.leave(future)
-        return None if late else future
+        return None if is_available else future
 
     def _register(self, waiter: Waiter | Future[None], loop: object, has_data: Callable[[], bool]) -> bool:
         """Register a waiter. Return True if data is available already, so that no wakeup may follow."""
@@ -177,7 +179,7 @@ class Waiters:
             pause = min(2 * pause, longest_pause)
 
     def _announce_task(self) -> None:
-        # First the bit of this process, then the wake word: a publisher that sees the latter looks for the former.
+        # First the bit of this process, then the wake word: a publisher that sees the word then checks the bits.
         words, word = self._words, self._word
         set_bit(words, self._word_of_slot, self._bit_of_slot)
         fence()
@@ -187,12 +189,12 @@ class Waiters:
         else:
             self._announce(WAKE_LOOPS)
 
-    def _announce(self, who: int) -> int:
+    def _announce(self, bit: int) -> int:
         """Set the waiter bit in the wake word, and return the word."""
         seen = load_u32(self._words, self._word)
-        while not seen & who:
-            if swap_if_u32(self._words, self._word, seen, seen | who):
-                seen |= who
+        while not seen & bit:
+            if swap_if_u32(self._words, self._word, seen, seen | bit):
+                seen |= bit
                 break
             seen = load_u32(self._words, self._word)
         fence()
@@ -203,17 +205,17 @@ class Waiters:
         if not self._waiting:
             return False
         watched = self._watched
-        if watched is not None and self._words[watched] == self._quiet:
+        if watched is not None and self._words[watched] == self._words_without_data:
             return True
         with self._lock.held():
             waiting = list(self._waiting.items())
         self._announce_task()  # a publisher may have died after clearing it
         words = None if watched is None else self._words[watched]
-        late = [waiter for waiter, has_data in waiting if has_data()]
-        for waiter in late:
+        missed = [waiter for waiter, has_data in waiting if has_data()]
+        for waiter in missed:
             self.leave(waiter)
-        wake_together(late)
-        self._quiet = words if words is not None and not late and words[-4] & WAKE_LOOPS else None
+        wake_together(missed)
+        self._words_without_data = words if words is not None and not missed and words[-4] & WAKE_LOOPS else None
         return True
 
     # Threads
@@ -249,7 +251,7 @@ class Waiters:
             wakeup.wait(seconds)
 
     def watch(self, offset: int, seconds: float) -> bool:
-        """Spin until there is data behind an offset, at most this long. Return whether there is."""
+        """Spin until there is data after an offset, at most this long. Return whether there is."""
         return spin_above(self._words, WRITE_TAIL, offset, seconds)
 
     # Waking
@@ -285,10 +287,10 @@ class Waiters:
                 wake_together(waiting)
             except BaseException:
                 # Ctrl-C, or a stack overflow: the next publisher or the watchdog wakes them.
-                self._wait_on(waiting)
+                self._register_again(waiting)
                 raise
 
-    def _wait_on(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
+    def _register_again(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
         """Register waiters again that should have been woken and perhaps were not."""
         # The task of a completed future may not call `leave` any more; the task of a waiter always does.
         left = {who: has_data for who, has_data in waiting.items() if not isinstance(who, Future) or not who.done()}

@@ -1,7 +1,7 @@
 """The wake pipe: the wake FIFO of this process for one channel, watched by its event loops that wait.
 
-Every loop is notified of a byte, whichever of them reads it, and each may be notified for nothing: the first one to run
-wakes all waiters.
+Each loop that watches is notified of a byte, no matter which of them reads it, and may be notified spuriously: the
+first loop to run wakes all waiters.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class WakePipe:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        self.answers: list[Callable[[], object]] = []
+        self.handlers: list[Callable[[], object]] = []
         """The functions to call."""
         self._lock = Mutex()
         self._watching: set[asyncio.AbstractEventLoop | trio.lowlevel.TrioToken] = set()
@@ -40,10 +40,10 @@ class WakePipe:
             self._watch_in_trio()
             return
         loop = asyncio.get_running_loop()
-        if loop not in self._watching and self._begin(loop):
-            loop.add_reader(self._descriptor, self._rung)
+        if loop not in self._watching and self._add(loop):
+            loop.add_reader(self._descriptor, self._on_readable)
 
-    def _begin(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
+    def _add(self, loop: asyncio.AbstractEventLoop | trio.lowlevel.TrioToken) -> bool:
         with self._lock.held():
             if self._closed:
                 return False
@@ -53,16 +53,16 @@ class WakePipe:
             self.newest = loop
             return True
 
-    def _rung(self) -> None:
+    def _on_readable(self) -> None:
         _files.read_fifo(self._descriptor)
-        for answer in self.answers:
-            answer()
+        for handler in self.handlers:
+            handler()
 
     def _watch_in_trio(self) -> None:
         import trio
 
         token = trio.lowlevel.current_trio_token()
-        if token not in self._watching and self._begin(token):
+        if token not in self._watching and self._add(token):
             trio.lowlevel.spawn_system_task(self._listen, token)
 
     async def _listen(self, token: trio.lowlevel.TrioToken) -> None:
@@ -72,7 +72,7 @@ class WakePipe:
             with suppress(trio.ClosedResourceError):
                 while not self._closed:
                     await trio.lowlevel.wait_readable(self._descriptor)
-                    self._rung()
+                    self._on_readable()
         finally:
             self._stopped(token)
 

@@ -84,7 +84,7 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
         line = self._connection.line
         entry = self._queue_entry()
         try:
-            with line.standing(entry):
+            with line.joined(entry):
                 while line.sleep(entry, until, _LONGEST_PAUSE):
                     self.check_open()
                     try:
@@ -96,7 +96,7 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
                         time.sleep(_PAUSE)
                 raise TimeoutError(f"{self._owner.path} was still full at the timeout; nothing was sent")
         finally:
-            line.let_next_try(entry)
+            line.serve_next(entry)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection

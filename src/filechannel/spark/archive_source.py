@@ -22,7 +22,7 @@ from .._channel.schema import Schema, describe
 from .._errors import ChannelMismatchError
 from .._maintenance.ship import Shipped, ship_segments
 from .._storage.archive.archive import archived_path, open_archive
-from .._storage.archive.remote_files import HeldFiles
+from .._storage.archive.remote_files import MemoryFiles
 from .._storage.log_spans import Span, windows_of
 from .._storage.segments.compressed_segment import CompressedSegment
 from .._storage.segments.segment import Header, SegmentLimits
@@ -150,7 +150,10 @@ class _Decode:
         table = Table.of(self.codec, known, metadata=options.metadata, asked=self.columns)
         for location, content in zip(files.column("path"), files.column("content"), strict=True):
             path = Path(cast("str", location.as_py()))
-            (span, header), held = self.spans[path.name], HeldFiles(path, cast("pa.BinaryScalar", content).as_buffer())
+            (span, header), held = (
+                self.spans[path.name],
+                MemoryFiles(path, cast("pa.BinaryScalar", content).as_buffer()),
+            )
             segment = CompressedSegment.open(held, path, self.limits)
             if segment.header != header:
                 wanted, found = (

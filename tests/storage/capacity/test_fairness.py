@@ -40,7 +40,7 @@ class Member:
     def wait(self) -> None:
         """Wait, and find no capacity."""
         self.turns.set_waiting(True)
-        self.turns.take(SMALLEST)
+        self.turns.become_next(SMALLEST)
 
     def may_send(self) -> bool:
         """Return whether this process may use the free capacity."""

@@ -194,7 +194,7 @@ def test_a_directory_instead_of_a_file_is_a_damaged_consumer(names: Names, tmp_p
     (tmp_path / file_name("a")).mkdir()
     names.register("b")
     assert names.consumer_listing.names() == ["a", "b"]
-    registration = names.consumer_listing.look("a")
+    registration = names.consumer_listing.find("a")
     assert registration is not None
     assert (registration.position, registration.owner, registration.expires) == (None, None, None)
     assert names.consumer_listing.positions()["a"] is None

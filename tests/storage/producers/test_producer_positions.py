@@ -108,7 +108,7 @@ def test_a_slot_counts_only_if_its_record_is_there(store: Store) -> None:
 
 
 def test_many_failures_leave_the_slot_that_counts_alone(store: Store) -> None:
-    """Repeated failures fill the same slot, and keep the one that counts."""
+    """Repeated failures fill the same slot, and keep the one that valid."""
     place = produce(store, begin(store), 5)
     for offset in range(6, 11):
         fail_to_produce(store, place, offset)
@@ -116,7 +116,7 @@ def test_many_failures_leave_the_slot_that_counts_alone(store: Store) -> None:
 
 
 def test_nothing_is_searched_if_the_newest_slot_counts(store: Store) -> None:
-    """If the newest slot counts the log is not searched, however much was written since."""
+    """If the newest slot valid the log is not searched, however much was written since."""
     place = produce(store, begin(store), 5)
     offset = store.log.append([b"damaged"])
     segment = store.segments.get(store.segments.begins[0])
@@ -194,7 +194,7 @@ def test_a_purge_needs_no_space_for_an_empty_producer_file(path: Path) -> None:
 
 
 def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) -> None:
-    """A purge reports damage, and the last known position counts."""
+    """A purge reports damage, and the last known position valid."""
     place = produce(store, begin(store), 5)
     offset = store.log.append([b"damaged"])
     segment = store.segments.get(store.segments.begins[0])
@@ -207,7 +207,7 @@ def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_a_record_that_was_never_written_does_not_count_when_its_segment_is_reclaimed(path: Path) -> None:
-    """If a batch fails while segments are reclaimed, the position before it counts."""
+    """If a batch fails while segments are reclaimed, the position before it valid."""
     with opened(path, SMALL) as store:
         place = produce(store, begin(store), 5)
         fail_to_produce(store, place, 6)
@@ -261,12 +261,12 @@ def test_a_record_is_found_while_its_plain_file_is_recycled_here(path: Path) -> 
 @pytest.mark.parametrize("kept", [True, False], ids=["with a record", "without one"])
 def test_generations_start_over_behind_the_last_one(store: Store, kept: bool) -> None:
     """After the largest generation, which only a damaged file has, generations start over, and the last position
-    counts.
+    valid.
     """
     first = produce(store, begin(store), 1) if kept else begin(store)
     producer = store.producers.open(KEY)
-    counting = producer._slots()[-1]
-    producer._fill(counting.index, (1 << 63) - 1, first, counting.life)
+    valid = producer._slots()[-1]
+    producer._fill(valid.index, (1 << 63) - 1, first, valid.identity)
     second = produce(store, first, 2)
     assert producer.newest == find(store) == second
     assert list(slots_of(producer).values())[-2:-1] == [first]

@@ -324,7 +324,7 @@ def test_missing_permissions_of_an_old_channel_are_an_error_at_once(
 ) -> None:
     """Missing permissions of an existing channel raise at once."""
     path.mkdir()
-    monkeypatch.setattr("filechannel._storage.recovery.create._WHILE_IT_IS_MADE", 0.0)
+    monkeypatch.setattr("filechannel._storage.recovery.create._CREATION_SECONDS", 0.0)
     files = _NotYetOurs()
     with pytest.raises(PermissionError):
         open_store(path, files=files)

@@ -119,7 +119,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
         line = self._connection.line
         entry = self._queue_entry()
         try:
-            with line.standing(entry):
+            with line.joined(entry):
                 while True:
                     await line.wait(entry, _LONGEST_PAUSE)
                     begin_slice()
@@ -132,7 +132,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
                     except Busy:
                         await sleep(_SHORTEST_PAUSE)
         finally:
-            line.let_next_try(entry)
+            line.serve_next(entry)
 
     async def _until_visible(self, offset: int) -> None:
         """With FSYNC, wait until what was appended is on disk and visible. Cancellation is deferred: it is appended."""

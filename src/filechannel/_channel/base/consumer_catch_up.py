@@ -38,7 +38,7 @@ class CatchUpWait:
         self._map = self._store.consumer_listing.watch(self._name)
         if self._map is None:
             raise UnknownConsumerError(self._name, path=self._store.path)
-        registration = self._store.consumer_listing.look(self._name)
+        registration = self._store.consumer_listing.find(self._name)
         if registration is not None and registration.position is None:
             raise ConsumerDamagedError(self._name, path=self._store.path)
 

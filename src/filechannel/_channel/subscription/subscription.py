@@ -333,7 +333,7 @@ class Subscription:
                 look_ahead_reader.move(LogPosition(Offset(offset), sequence))
                 items += look_ahead_reader.take_many(1)
             if len(items) < most:
-                look_ahead_reader.stand_beside(self.reader)
+                look_ahead_reader.copy_position(self.reader)
                 items += look_ahead_reader.take_many(most - len(items))
         except Exception:
             if not items:
@@ -345,7 +345,7 @@ class Subscription:
     def look_ahead_reader(self) -> LogReader:
         """Return a reader at the same position that does not move the cursor."""
         look_ahead_reader = self._new_reader(None, self.reader.stop)
-        look_ahead_reader.stand_beside(self.reader)
+        look_ahead_reader.copy_position(self.reader)
         return look_ahead_reader
 
     def _new_reader(self, cursor: Cursor | None, stop: LogPosition | None) -> LogReader:

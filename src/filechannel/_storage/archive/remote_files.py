@@ -72,7 +72,7 @@ class RemoteFiles(Files):
             raise
 
     def open(self, path: Path, *, create: bool = False, writable: bool = True, mode: int = 0o600) -> int:
-        """Return a number that stands for an open file."""
+        """Open a file for reading. Return a number that identifies it, like a descriptor."""
         assert not create
         assert not writable
         number = next(self._numbers)
@@ -106,8 +106,8 @@ class RemoteFiles(Files):
 
 
 @final
-class HeldFiles(RemoteFiles):
-    """One file whose content is in memory."""
+class MemoryFiles(RemoteFiles):
+    """A file system with one file, whose content is in memory."""
 
     def __init__(self, path: Path, content: Buffer) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ class HeldFiles(RemoteFiles):
     def open_file(self, path: Path) -> RemoteFile:
         """Open the file."""
         assert path == self._path
-        return _Held(self._content)
+        return _MemoryFile(self._content)
 
     def upload(self, local: Path, path: Path) -> None:
         """Raise `NotImplementedError`: the file can only be read."""
@@ -129,7 +129,7 @@ class HeldFiles(RemoteFiles):
 
 
 @final
-class _Held:
+class _MemoryFile:
     def __init__(self, content: memoryview) -> None:
         self._content = content
         self.size: int = content.nbytes

@@ -35,7 +35,7 @@ class Batch(NamedTuple):
 
 SMALLEST = Batch(RECORD_HEADER_SIZE, 1)
 """The least capacity that a message needs."""
-_TRIES = 100  # attempts to read a position that is written to all the time
+_MOST_READS = 100  # attempts to read a position that is written continually
 
 
 class Backlog:
@@ -80,7 +80,7 @@ class Backlog:
     def slowest(self) -> LogPosition | None:
         """Return the position of the slowest of the consumers that `floor` found; None if it was reclaimed.
 
-        Also None if a position cannot be read: that consumer starts over. Accesses no files.
+        Also None if a position cannot be read. Accesses no files.
         """
         with self._lock.held():
             positions = [self._read(each) for each in self._watched]
@@ -91,7 +91,7 @@ class Backlog:
         return slowest.log_position
 
     def _read(self, watched: mmap.mmap) -> StoredPosition | None:
-        for _ in range(_TRIES):
+        for _ in range(_MOST_READS):
             if (position := self._consumer_listing.read(watched)) is not None:
                 return position
         return None
@@ -103,16 +103,16 @@ class Backlog:
 
     def between(self, start: LogPosition, end: LogPosition) -> Batch:
         """Return the amount between two log positions."""
-        size = end.offset - start.offset - self._left_out(start.offset, end.offset)
+        size = end.offset - start.offset - self._unused_between(start.offset, end.offset)
         return Batch(max(0, size), max(0, end.sequence - start.sequence))
 
-    def _left_out(self, start: int, end: int) -> int:
-        """Return how many offsets between two were never used, because of offset gaps after failures."""
+    def _unused_between(self, start: int, end: int) -> int:
+        """Return how many offsets between two belong to offset gaps."""
         if start // OFFSET_GAP == end // OFFSET_GAP:
             return 0
-        left_out = 0
+        unused = 0
         for begin in self._segments.begins:
             if start < begin <= end and not begin % OFFSET_GAP:
                 with suppress(CorruptRecordError):  # the receiver that reads it reports it
-                    left_out += begin - max(start, self._segments.header(begin).previous_end)
-        return left_out
+                    unused += begin - max(start, self._segments.header(begin).previous_end)
+        return unused

@@ -28,8 +28,8 @@ from .backlog import SMALLEST, Backlog, Batch
 from .fairness import Fairness
 from .send_order import SendOrder
 
-ENDLESS = (1 << 64) - 1
-_LOOK = 1.0  # seconds between two checks for changes that are not announced
+UNLIMITED = (1 << 64) - 1
+_RECHECK_SECONDS = 1.0  # seconds between two checks for changes that are not announced
 
 
 def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | None:
@@ -37,7 +37,7 @@ def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | No
     if capacity is None:
         return None
     size, messages = capacity.in_bytes(disk_of(capacity, files, path)), capacity.max_messages
-    return Batch(ENDLESS if size is None else size, ENDLESS if messages is None else messages)
+    return Batch(UNLIMITED if size is None else size, UNLIMITED if messages is None else messages)
 
 
 def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
@@ -47,7 +47,7 @@ def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
 
 def finite(limit: int) -> int | None:
     """Return a limit as users see it: None if it is unlimited."""
-    return None if limit == ENDLESS else limit
+    return None if limit == UNLIMITED else limit
 
 
 class _Seen(NamedTuple):
@@ -86,10 +86,10 @@ class CapacityLimit:
         self._backlog = backlog
         self._fairness = Fairness(control, processes)
         self._capacity: Capacity | None = None
-        self._limits = Batch(ENDLESS, ENDLESS)
-        self._measured = self._looked = self._removed = 0.0
+        self._limits = Batch(UNLIMITED, UNLIMITED)
+        self._measured_at = self._refreshed_at = self._removed_expired_at = 0.0
         self._seen = _Seen(0, 0, 0, LogPosition(Offset(0), 0))
-        self._end = self._sequence_end = ENDLESS
+        self._offset_limit = self._sequence_limit = UNLIMITED
         self._overtake = overtake
         self._remove_expired = remove_expired
         self.order: SendOrder = SendOrder()
@@ -105,7 +105,7 @@ class CapacityLimit:
         self._measure(time.monotonic())
 
     def publish_capacity(self) -> None:
-        """Tell every process, through the control page, whether consumers have to wake waiting senders."""
+        """Publish in the control page whether consumers have to wake waiting senders."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
         store_u32(self._control.map, CAPACITY_WATCHED, int(waits))
 
@@ -120,13 +120,14 @@ class CapacityLimit:
         return self._capacity is not None and self._capacity.on_full == "drop_oldest"
 
     def _measure(self, now: float) -> None:
-        self._measured = now
-        self._limits = limits_of(self._capacity, self._files, self._path) or Batch(ENDLESS, ENDLESS)
+        self._measured_at = now
+        self._limits = limits_of(self._capacity, self._files, self._path) or Batch(UNLIMITED, UNLIMITED)
 
     def _measure_if_due(self) -> None:
-        """Check the size of the file system once in a while."""
+        """Measure the file system again if the last time was more than a second ago."""
         now = time.monotonic()
-        if self._capacity is not None and self._capacity.fraction is not None and now >= self._measured + _LOOK:
+        is_relative = self._capacity is not None and self._capacity.fraction is not None
+        if is_relative and now >= self._measured_at + _RECHECK_SECONDS:
             self._measure(now)
 
     # Reserving
@@ -142,18 +143,18 @@ class CapacityLimit:
             self.remove_limit()
             return True
         self._measure_if_due()
-        self._check(batch)
-        self._look()
+        self._refuse_too_large(batch)
+        self._refresh()
         floor = self._seen.floor
         waits = capacity.on_full == "wait"
         if self._fits(batch, floor, end) and (not waits or (self.order.may_pass() and self._is_our_turn(end))):
-            self._open(floor, end)
+            self._set_limits(floor, end)
             return True
         if not self.drops:
             self._refuse(batch, waits)
         return False
 
-    def _check(self, batch: Batch) -> None:
+    def _refuse_too_large(self, batch: Batch) -> None:
         if batch.size > self._limits.size:
             raise MessageTooLargeError(batch.size, self._limits.size)
         if batch.messages > self._limits.messages:
@@ -165,23 +166,23 @@ class CapacityLimit:
 
     def _is_our_turn(self, end: LogPosition) -> bool:
         def fits_now(wanted: Batch) -> bool:
-            # A batch that can never fit since the capacity was changed: its sender raises an error once it tries again.
+            # A batch that can never fit since the capacity was changed is not waited for: its sender gets an error.
             return not self._ever_fits(wanted) or self._fits(wanted, self._seen.floor, end)
 
-        return self._fairness.is_ours(fits_now, self._looked)
+        return self._fairness.is_ours(fits_now, self._refreshed_at)
 
     def _ever_fits(self, batch: Batch) -> bool:
         return batch.size <= self._limits.size and batch.messages <= self._limits.messages
 
-    def _open(self, floor: LogPosition, end: LogPosition) -> None:
+    def _set_limits(self, floor: LogPosition, end: LogPosition) -> None:
         used, limits = self._backlog.between(floor, end), self._limits
-        self._end = min(end.offset + limits.size - used.size, ENDLESS)
-        self._sequence_end = min(end.sequence + limits.messages - used.messages, ENDLESS)
+        self._offset_limit = min(end.offset + limits.size - used.size, UNLIMITED)
+        self._sequence_limit = min(end.sequence + limits.messages - used.messages, UNLIMITED)
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         # The words are read first: a later change is noticed at the next call.
         words = self._words()
-        self._looked = time.monotonic()
+        self._refreshed_at = time.monotonic()
         self._seen = _Seen(*words, self._backlog.floor())
 
     def _words(self) -> tuple[int, int, int]:
@@ -189,23 +190,24 @@ class CapacityLimit:
         return control.epoch, control.registrations, control.oldest_offset
 
     def _refuse(self, batch: Batch, waits: bool) -> NoReturn:
-        if self._looked >= self._removed + _LOOK:
-            self._removed = self._looked
+        if self._refreshed_at >= self._removed_expired_at + _RECHECK_SECONDS:
+            self._removed_expired_at = self._refreshed_at
             self._remove_expired()
         if not waits:
             raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
         if self.order.may_pass():
-            self._fairness.take(batch)
+            self._fairness.become_next(batch)
         raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
     def fits_now(self, batch: Batch) -> bool:
         """Return whether a waiting sender should try again. Accesses no files; any thread may call this without a lock.
 
-        True if anything but the positions of consumers has changed, and once in a while in any case: the process that
+        True if anything except the positions of consumers has changed, and every second in any case: the process that
         was served first may have died, or not have responded in time.
         """
         seen = self._seen
-        if self._words() != seen[:3] or self._control.sealed or time.monotonic() >= self._looked + _LOOK:
+        is_outdated = self._words() != seen[:3] or self._control.sealed
+        if is_outdated or time.monotonic() >= self._refreshed_at + _RECHECK_SECONDS:
             return True
         tail = self._control.tail(deferred=self._control.deferred)
         if not self._fairness.may_be_ours:
@@ -213,7 +215,7 @@ class CapacityLimit:
         return self._fits(batch, self._backlog.slowest() or seen.floor, LogPosition(tail.offset, tail.sequence))
 
     def is_full(self) -> bool:
-        """Return whether, as far as is known, no message can be sent now. Accesses no files."""
+        """Return whether no message can be sent now, according to the state that is known. Accesses no files."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
         return waits and (not self.order.may_pass() or not self.fits_now(SMALLEST))
 
@@ -221,7 +223,7 @@ class CapacityLimit:
 
     def remove_limit(self) -> None:
         """Let the next append use as much capacity as it needs."""
-        self._end = self._sequence_end = ENDLESS
+        self._offset_limit = self._sequence_limit = UNLIMITED
 
     def limit_window(self, begin: int, first_sequence: int, needed: int) -> tuple[int, tuple[int, int] | None]:
         """Return where the writer's window ends in a segment and, with a limit, the arguments of its `limit_window`.
@@ -230,34 +232,34 @@ class CapacityLimit:
         capacity at most: whole segments are dropped, and that should not be everything.
         """
         if self._capacity is None:
-            return ENDLESS, None
-        end, sequence_end = self._end, self._sequence_end
+            return UNLIMITED, None
+        end, sequence_end = self._offset_limit, self._sequence_limit
         if self.drops:
             end = min(end, max(begin + self._limits.size // SEGMENTS_IN_CAPACITY, needed))
-            sequence_end = min(sequence_end, first_sequence + self._messages_a_segment)
+            sequence_end = min(sequence_end, first_sequence + self._messages_per_segment)
         return end, (sequence_end, self._seen.registrations)
 
-    def is_enough(self, begin: int, first_sequence: int, end: int, sequence: int) -> bool:
-        """Return whether a segment holds as much as it should, so that the log has to roll."""
+    def is_segment_full(self, begin: int, first_sequence: int, end: int, sequence: int) -> bool:
+        """Return whether a segment has its share of the capacity under "drop_oldest", so that the log has to roll."""
         if not self.drops or begin == end:
             return False
         full = end - begin >= self._limits.size // SEGMENTS_IN_CAPACITY
-        return full or sequence - first_sequence >= self._messages_a_segment
+        return full or sequence - first_sequence >= self._messages_per_segment
 
     @property
-    def _messages_a_segment(self) -> int:
+    def _messages_per_segment(self) -> int:
         return max(1, self._limits.messages // SEGMENTS_IN_CAPACITY)
 
     # Dropping the oldest
 
     def first_kept(self, batch: Batch, end: LogPosition) -> LogPosition | None:
-        """Return where the log has to begin so that a batch fits: at the first possible segment; None if at none.
+        """Return the first segment start at which the log can begin so that a batch fits; None if there is none.
 
         The caller holds the writer lock.
         """
         for begin in self._segments.begins:
             if self._seen.floor.offset < begin <= end.offset:
-                with suppress(CorruptRecordError):  # it is dropped, and the segments after it say where they begin
+                with suppress(CorruptRecordError):  # the log cannot begin at a damaged segment: try the next one
                     log_position = LogPosition(begin, self._segments.header(begin).first_sequence)
                     if self._fits(batch, log_position, end):
                         return log_position
@@ -266,13 +268,13 @@ class CapacityLimit:
     def drop_before(self, log_position: LogPosition, end: LogPosition) -> None:
         """Drop the messages before *log_position*; files are deleted later. Receivers before it get an error."""
         self._overtake(log_position.offset)
-        self._open(log_position, end)
+        self._set_limits(log_position, end)
 
     # Fairness
 
-    def set_waiting(self, stands: bool) -> None:
+    def set_waiting(self, is_waiting: bool) -> None:
         """Set whether senders of this process wait."""
-        self._fairness.set_waiting(stands)
+        self._fairness.set_waiting(is_waiting)
 
     def pass_on(self) -> None:
         """Let the next process try: the first sender of this process was served, or has stopped waiting."""

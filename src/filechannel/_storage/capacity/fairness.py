@@ -1,9 +1,10 @@
 """Fairness: the order in which processes whose senders wait for capacity get it.
 
-A shared word names the *next process*, the one that gets capacity next. The first sender in a send queue claims it for
-its process; until that sender was served, or has stopped waiting, no other process gets capacity. So small messages
-cannot overtake a large batch forever. The claim passes from process to process. A process that has died, or has no
-waiting sender, is skipped. So is one that does not use available capacity: it was stopped, or its event loop is busy.
+A shared word names the *next process*, the one that gets capacity next. The first sender in a send queue stores its
+process there; until that sender was served, or has stopped waiting, no other process gets capacity. So small messages
+cannot overtake a large batch forever. After that another waiting process becomes the next one. A process that has died,
+or has no waiting sender, is skipped. So is one that does not use available capacity: it was stopped, or its event loop
+is busy.
 """
 
 from __future__ import annotations
@@ -32,26 +33,28 @@ class Fairness:
     @property
     def may_be_ours(self) -> bool:
         """Whether no other process is next and has waiting senders. Any thread may call this without the lock."""
-        turn = load_u32(self._words, CAPACITY_TURN)
-        return turn in (0, self._processes.owner) or not self._processes.is_queued(turn >> LOCK_SLOT_SHIFT)
+        next_process = load_u32(self._words, CAPACITY_TURN)
+        if next_process in (0, self._processes.owner):
+            return True
+        return not self._processes.is_queued(next_process >> LOCK_SLOT_SHIFT)
 
     def is_ours(self, fits: Callable[[Batch], bool], now: float) -> bool:
         """Return whether this process may use the available capacity.
 
-        *fits* says whether a batch fits into it; *now* is the time of the monotonic clock.
+        *fits* returns whether a batch fits into it; *now* is the time of the monotonic clock.
         """
-        turn = load_u32(self._words, CAPACITY_TURN)
-        if turn in (0, self._processes.owner) or not self._waits(turn):
+        next_process = load_u32(self._words, CAPACITY_TURN)
+        if next_process in (0, self._processes.owner) or not self._waits(next_process):
             return True
         if not fits(Batch(load_u64(self._words, CAPACITY_WANTED), load_u64(self._words, CAPACITY_WANTED + 8))):
             self._idle = None
             return False
-        if self._idle is None or self._idle[0] != turn:
-            self._idle = turn, now
+        if self._idle is None or self._idle[0] != next_process:
+            self._idle = next_process, now
         if now < self._idle[1] + _UNUSED_SECONDS:
             return False
-        self._processes.remove_from_queue(turn)
-        return swap_if_u32(self._words, CAPACITY_TURN, turn, 0)
+        self._processes.remove_from_queue(next_process)
+        return swap_if_u32(self._words, CAPACITY_TURN, next_process, 0)
 
     def _waits(self, owner: int) -> bool:
         if not self._processes.is_queued(owner >> LOCK_SLOT_SHIFT):
@@ -62,29 +65,29 @@ class Fairness:
         self._processes.remove_from_queue(owner)
         return False
 
-    def take(self, wanted: Batch) -> None:
+    def become_next(self, wanted: Batch) -> None:
         """Become the next process, unless another one is; *wanted* is what the first sender of the queue needs."""
         if not self._is_waiting:
             return
         self._processes.set_queued(True)  # another process may have removed this one as unresponsive
-        seen, owner = load_u32(self._words, CAPACITY_TURN), self._processes.owner
-        if seen in (0, owner) or not self._waits(seen):
-            self._want(wanted)
-            swap_if_u32(self._words, CAPACITY_TURN, seen, owner)
+        next_process, owner = load_u32(self._words, CAPACITY_TURN), self._processes.owner
+        if next_process in (0, owner) or not self._waits(next_process):
+            self._store_wanted(wanted)
+            swap_if_u32(self._words, CAPACITY_TURN, next_process, owner)
 
-    def _want(self, wanted: Batch) -> None:
+    def _store_wanted(self, wanted: Batch) -> None:
         store_u64(self._words, CAPACITY_WANTED, wanted.size)
         store_u64(self._words, CAPACITY_WANTED + 8, wanted.messages)
 
-    def set_waiting(self, stands: bool) -> None:
+    def set_waiting(self, is_waiting: bool) -> None:
         """Set whether senders of this process wait. Needs no lock."""
-        self._is_waiting = stands
-        self._processes.set_queued(stands)
+        self._is_waiting = is_waiting
+        self._processes.set_queued(is_waiting)
 
     def pass_on(self) -> None:
         """Let another process be the next one, if it was this process. Needs no lock."""
         owner = self._processes.owner
         if load_u32(self._words, CAPACITY_TURN) == owner:
-            self._want(SMALLEST)  # until the next process stores how much it waits for, which may never happen
-            following = next(filter(self._waits, self._processes.queued_slots()), 0)
-            swap_if_u32(self._words, CAPACITY_TURN, owner, following)
+            self._store_wanted(SMALLEST)  # until the next process stores how much it waits for, which may never happen
+            successor = next(filter(self._waits, self._processes.queued_slots()), 0)
+            swap_if_u32(self._words, CAPACITY_TURN, owner, successor)

@@ -1,6 +1,7 @@
 """Which sender of this process may reserve capacity: the first entry of the send queue, before any new sender.
 
-The queue itself waits and wakes, and belongs to `_wakeup.send_queue`. Here is what `CapacityLimit` has to know of it.
+The queue itself waits and wakes, and belongs to `_wakeup.send_queue`. `CapacityLimit` needs only the part of it that is
+here.
 """
 
 from __future__ import annotations
@@ -20,5 +21,5 @@ class SendOrder:
         """The thread of the first entry, while it tries to append. Only the send queue changes it."""
 
     def may_pass(self) -> bool:
-        """Return whether the calling thread may reserve capacity: no entry waits, or it is served for the first one."""
+        """Return whether this thread may reserve capacity: no entry waits, or it appends for the first one."""
         return not self.entries or get_ident() in self.served

@@ -1,8 +1,8 @@
-"""A bound on the attempts to retain a log position that is reclaimed again and again.
+"""Limits the attempts to position a consumer where messages are retained.
 
-A consumer that is placed at a position resolves it again if the data there was reclaimed meanwhile, which moves the
-oldest offset. If positions are gone although the oldest offset does not move, the control page or the file of the
-consumer is damaged, and further attempts would never end.
+If the messages at a position are reclaimed while a consumer is being positioned there, the oldest offset has moved, and
+the consumer tries another position. If attempts fail although the oldest offset does not move, the control page or the
+file of the consumer is damaged, and they would fail forever.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from .cursor_file import (
 from .name_lock import BRIEFLY, busy, head_of
 
 _PAUSE = 0.001  # seconds
-_LOOKS = 100  # reads of a position that other members of a group may be writing
+_MOST_READS = 100  # reads of a position that other members of a group may be writing
 
 
 class Cursor:
@@ -58,7 +58,7 @@ class Cursor:
 
     @classmethod
     def open(cls, files: Files, locks: KernelLocks, path: Path, name: str, mode: int) -> Cursor:
-        """Own the name; `ConsumerBusyError` if another receiver owns it, `ConsumerDamagedError` if it is damaged."""
+        """Become the owner of a name. Raises as `own` does."""
         return cls(name, *own(files, locks, path, name, mode, CURSOR_SIZE))
 
     @property
@@ -115,18 +115,18 @@ def store_position(content: mmap.mmap, offset: int, sequence: int, time: int) ->
 def own(
     files: Files, locks: KernelLocks, path: Path, name: str, mode: int, size: int, *, shared: bool = False
 ) -> tuple[mmap.mmap, KernelLocks]:
-    """Own a name, or share it with other owners. Return the map of its file, and the locks of the name.
+    """Become the owner of a name, or one of several. Return the map of its file, and the locks of the name.
 
     *locks* are those of the channel. Raises `ConsumerBusyError` if another process or receiver owns the name alone, and
     `ConsumerDamagedError`, with nothing changed, if its position cannot be read.
     """
     locks = locks.beside(lock_of(path))
     try:
-        _take(files, locks, path, name, shared)
+        _acquire_name(files, locks, path, name, shared)
         # Only the holder of the name lock creates or removes the file.
-        descriptor = _open(files, path, size, mode)
+        descriptor = _open_or_create(files, path, size, mode)
         try:
-            if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_LOOKS)):
+            if all(is_damaged(files.read_at(descriptor, HEAD_SIZE, 0)) for _ in range(_MOST_READS)):
                 raise ConsumerDamagedError(name, path=path.parent.parent)
             files.allocate(path, descriptor, 0, size)
             files.write_at(descriptor, describe_this_process(), CURSOR_OWNER)
@@ -138,8 +138,8 @@ def own(
         raise
 
 
-def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool) -> None:
-    """Take the name lock. Wait for a process that holds it briefly, unless that process is stopped."""
+def _acquire_name(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool) -> None:
+    """Acquire the name lock. Wait for a process that holds it briefly, unless that process is stopped."""
     deadline = time.monotonic() + BRIEFLY
     while not locks.take(NAME_OWNER, shared=shared):
         # The lock of a group is held exclusively only briefly: by a member that leaves, or by a process that removes
@@ -150,7 +150,7 @@ def _take(files: Files, locks: KernelLocks, path: Path, name: str, shared: bool)
         time.sleep(_PAUSE)
 
 
-def _open(files: Files, path: Path, size: int, mode: int) -> int:
+def _open_or_create(files: Files, path: Path, size: int, mode: int) -> int:
     """Return a descriptor of the file of a name; create the file if it is missing."""
     try:
         return files.open(path)

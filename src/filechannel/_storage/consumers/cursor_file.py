@@ -136,7 +136,7 @@ def offsets_in_consumers(files: Files, directory: Path) -> list[Offset]:
 
 
 def read_heads(files: Files, directory: Path, is_wanted: Callable[[str], bool], size: int) -> Iterator[bytes]:
-    """Return the first bytes of every readable file whose name is wanted."""
+    """Yield the first *size* bytes of every readable file whose name is wanted."""
     for name in files.list(directory):
         if is_wanted(name):
             try:

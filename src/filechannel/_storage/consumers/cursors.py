@@ -41,15 +41,15 @@ from .cursor_file import (
     path_of,
     read_position,
 )
-from .group_file import Group, forget_ring
-from .name_lock import briefly_locked, busy, holding
+from .group_file import Group, reset_ring
+from .name_lock import briefly_locked, busy, name_locked
 
 C = TypeVar("C", bound=Cursor)
 
 _logger = logging.getLogger("filechannel")
 
 
-class Creating(Protocol):
+class CreateWithReserve(Protocol):
     """Creates the file of a name, with disk space that is reserved for this if the disk is full."""
 
     def __call__(self, create: Callable[[], C], /) -> C:
@@ -68,7 +68,7 @@ class Cursors:
         locks: KernelLocks,
         events: StoreEvents,
         *,
-        create: Creating,
+        create: CreateWithReserve,
         count_change: Callable[[], object],
         check_directory: Callable[[], object],
     ) -> None:
@@ -100,8 +100,8 @@ class Cursors:
         return path_of(self._files, self._directory, name)
 
     def open(self, name: str) -> Cursor:
-        """Own a name; it is registered when this returns."""
-        with self._owning(name):
+        """Become the owner of a name; it is registered when this returns."""
+        with self._translated_errors(name):
             return self._register(name, file_name(name), Cursor.open, self._refuse_group)
 
     def join(self, name: str, processes: Processes) -> Group:
@@ -116,11 +116,11 @@ class Cursors:
             group.members += 1
             return group
 
-        with self._owning(name):
+        with self._translated_errors(name):
             return self._register(name, group_file_name(name), open_group, self._refuse_single)
 
     @contextmanager
-    def _owning(self, name: str) -> Generator[None]:
+    def _translated_errors(self, name: str) -> Generator[None]:
         try:
             yield
         except UnexpectedFileError:
@@ -150,7 +150,7 @@ class Cursors:
                 raise
             if cursor.position is None:
                 try:
-                    # A process that registers the other kind meanwhile also looks for this file.
+                    # A process that registers the other kind meanwhile also checks for this file.
                     refuse_other_kind(name)
                 except BaseException as error:
                     if isinstance(error, ConsumerMismatchError):
@@ -207,7 +207,7 @@ class Cursors:
         """Remove a name; `UnknownConsumerError` if there is none, `ConsumerBusyError` if it has a live owner."""
         path = self._path(name)
         self._check_directory()
-        with self._lock.held(), holding(self._files, self._locks, path, name, patiently=True):
+        with self._lock.held(), name_locked(self._files, self._locks, path, name, patiently=True):
             mode = self._files.mode_of(path)
             if not mode:
                 raise UnknownConsumerError(name, path=self._directory.parent)
@@ -244,8 +244,7 @@ class Cursors:
         except FileNotFoundError:
             return
         try:
-            # Read the owner before checking whether it is alive: then the note does not apply to an owner that comes
-            # later.
+            # Read the owner before checking whether it is alive: then the note does not apply to a later owner.
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
             if not self._locks.is_taken(lock_of(path) + NAME_OWNER) and len(head) == HEAD_SIZE:
                 self._files.write_at(descriptor, pack_departure(head, time.time_ns()), CURSOR_DEPARTURE)
@@ -258,7 +257,7 @@ class Cursors:
         return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
 
     def move_unowned(self, log_position: LogPosition, *, back: bool = False) -> None:
-        """Move every name without a live owner that stands before a log position, or, with *back*, behind it."""
+        """Move every name without a live owner forward to a log position, or, with *back*, back to it."""
         for name in self.names():
             try:
                 self._move(name, log_position, back)
@@ -277,12 +276,12 @@ class Cursors:
             content = self._files.map(descriptor, CURSOR_SIZE)
             store_position(content, log_position.offset, log_position.sequence, position.time)
             if is_group(path):
-                forget_ring(content)
+                reset_ring(content)
             content.close()
             self._dirty.add(name)
 
-    def begin_again(self, log_position: LogPosition) -> None:
-        """Give a position to every name whose file was lost in a power cut, so that the consumer misses nothing.
+    def restart_lost(self, log_position: LogPosition) -> None:
+        """Store a position for every name whose file lost its content in a power cut: the consumer misses nothing.
 
         Only for a process that has the channel open alone.
         """
@@ -302,7 +301,7 @@ class Cursors:
             self._dirty.add(name)
             _logger.warning("%s was lost in a power cut: consumer %r starts at the oldest message", path, name)
 
-    def forget_rings(self) -> None:
+    def reset_rings(self) -> None:
         """Reset the ring of every group; deliveries in it are lost.
 
         Only for a process that has the channel open alone.
@@ -312,7 +311,7 @@ class Cursors:
                 descriptor = self._files.open(path)
                 try:
                     self._files.allocate(path, descriptor, 0, GROUP_SIZE)
-                    forget_ring(self._files.map(descriptor, CURSOR_SIZE))
+                    reset_ring(self._files.map(descriptor, CURSOR_SIZE))
                 finally:
                     self._files.close(descriptor)
 
@@ -353,10 +352,7 @@ class Cursors:
                 raise FileNotFoundError(errno.ENOENT, what, str(path))
 
     def flush_all_positions(self) -> None:
-        """Flush every position and the directory, of all processes.
-
-        What lies before the positions may be removed then.
-        """
+        """Flush the positions of all processes, and the directory. Then messages before them may be removed."""
         do_all_at_once([partial(self._flush, name) for name in self.names()])
         self._files.flush_directory(self._directory)
 

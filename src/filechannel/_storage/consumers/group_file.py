@@ -1,8 +1,9 @@
 """The file of a group: one position for all its members, and a ring of their deliveries.
 
 What happens for every message is in `_format/read/group_ring.py`. This module contains what happens rarely: a member
-dies or its lease ends, the group is moved, or the lock holder was killed. After the last, the other words are derived
-anew from the entries: an entry that was written is in the ring, whether or not the words around it say so yet.
+dies or its lease ends, the group is moved, or the lock holder was killed. In the last case
+the other words are computed from the entries: an entry that was written is in the ring, even if the other words do not
+include it yet.
 """
 
 from __future__ import annotations
@@ -176,6 +177,7 @@ class Group(Cursor):
         raise ConsumerDamagedError(self.name, path=self._path.parent.parent, file=self._path, problem=problem)
 
     def _entered(self, from_the_dead: bool) -> None:
+        """Repair the words if the lock was taken over from a process that died."""
         if not from_the_dead or not load_u64(self.map, GROUP_INITIALIZED):
             return
         head, tail = self._load(GROUP_HEAD), self._load(GROUP_TAIL)
@@ -227,12 +229,12 @@ class Group(Cursor):
     # Redelivery and leases
 
     def tend(self, may_sleep: Callable[[], bool] = _always) -> int:
-        """Make deliveries of members that died or lost their lease available again, and those whose delay is over.
+        """Make deliveries available again whose member died, whose lease expired, or whose delay is over.
 
         Returns their number. Waits for the lock; raises `Busy` if the thread may not sleep.
         """
         now = time.monotonic_ns()
-        if not self._locked(partial(self._begin_to_look, now), may_sleep):
+        if not self._locked(partial(self._begin_check, now), may_sleep):
             return 0
         due, alive, overdue, ready = _NEVER, dict[int, bool](), list[tuple[int, int]](), 0
         for number in self._numbers():
@@ -251,23 +253,23 @@ class Group(Cursor):
         def redeliver() -> int:
             if ready > self._load(GROUP_READY):  # a member was killed before it incremented the counter
                 self._store(GROUP_READY, ready)
-            again = [self._redeliver(number, word, now, alive) for number, word in overdue]
+            redelivered = [self._redeliver(number, word, now, alive) for number, word in overdue]
             if not self._numbers():
                 swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
-            return sum(again)
+            return sum(redelivered)
 
-        again = self._locked(redeliver, may_sleep)
-        self._be_due(due)
-        return again
+        redelivered = self._locked(redeliver, may_sleep)
+        self._lower_due(due)
+        return redelivered
 
-    def _begin_to_look(self, now: int) -> bool:
+    def _begin_check(self, now: int) -> bool:
         """Return whether the entries have to be checked now."""
         if not self._numbers():
             self._store(GROUP_DUE, _NEVER)  # else every waiting member would check again and again
             return False
         if now < self._load(GROUP_DUE) <= now + LOOK_AFTER:
             return False
-        # Not "never" before the check is over: another member has to check again if this process is killed here.
+        # Not "never" before the check is complete: another member has to check again if this process is killed here.
         self._store(GROUP_DUE, now + LOOK_AFTER)
         return True
 
@@ -312,7 +314,7 @@ class Group(Cursor):
                 what = f"{counted_messages(open_ones)} {'is' if open_ones == 1 else 'are'} not acknowledged"
                 raise AckError(self.name, f"the group cannot be moved: {what}; acknowledge everything, then seek")
             offset, sequence = self._next
-            self._pass_to(to)
+            self._append_skip(to)
             return LogPosition(Offset(offset), sequence)
 
         return self._locked(move)
@@ -327,14 +329,15 @@ class Group(Cursor):
 
         def skip_purged() -> None:
             if self._next[0] < at.offset and not self._is_full:
-                self._pass_to(at)
+                self._append_skip(at)
 
         self._locked(acknowledge_all)
         self._locked(skip_purged)
 
-    def expire_before(self, oldest: LogPosition, reading: int) -> int | None:
-        """Move to the oldest stored message, and drop earlier entries to be redelivered, and the one at *reading*.
+    def expire_before(self, oldest: LogPosition, current: int) -> int | None:
+        """Move to the oldest stored message. Drop earlier entries that would be redelivered, and the one at *current*.
 
+        *current* is the offset of the message that the caller was about to receive.
         Returns how many messages were missed; None if another member has done it already.
         """
 
@@ -342,14 +345,14 @@ class Group(Cursor):
             missed, changed = 0, False
             for number in self._numbers():
                 word, offset, _, _, _ = self._read(number)
-                is_gone = word & ENTRY_STATE in (ENTRY_READY, ENTRY_DELAYED) or offset == reading
+                is_gone = word & ENTRY_STATE in (ENTRY_READY, ENTRY_DELAYED) or offset == current
                 if offset < oldest.offset and is_gone and word & ENTRY_STATE not in _DONE:
                     self._acknowledge(number)
                     missed += 1
             offset, sequence = self._next
             if offset < oldest.offset and not self._is_full:
                 missed += max(0, oldest.sequence - sequence)
-                self._pass_to(oldest)
+                self._append_skip(oldest)
                 changed = True
             return missed if missed or changed else None
 
@@ -362,8 +365,11 @@ class Group(Cursor):
                     add_u64(self.map, GROUP_READY, _U64)
                 return
 
-    def _pass_to(self, to: LogPosition) -> None:
-        """Append an entry without a message, so that a seek is a single store, too. The ring is not full."""
+    def _append_skip(self, to: LogPosition) -> None:
+        """Append an entry without a message, after which the group continues at *to*. The ring must not be full.
+
+        Like an append of a message, it takes effect with a single store.
+        """
         tail = self._load(GROUP_TAIL)
         old, number = self._word(tail), entry_start(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
@@ -388,7 +394,7 @@ class Group(Cursor):
         self._store(GROUP_NEXT, offset)
         self._store(GROUP_NEXT_SEQUENCE, sequence & _U64)
 
-    def _be_due(self, when: int) -> None:
+    def _lower_due(self, when: int) -> None:
         while when < (due := self._load(GROUP_DUE)) and not swap_if_u64(self.map, GROUP_DUE, due, when):
             pass
 
@@ -405,7 +411,7 @@ class Group(Cursor):
         return entry_at(self.map, number)
 
 
-def forget_ring(head: mmap.mmap) -> None:
+def reset_ring(head: mmap.mmap) -> None:
     """Let a group start at its position again when its next member joins. It has no members now."""
     store_u32(head, GROUP_LOCK, 0)
     store_u64(head, GROUP_INITIALIZED, 0)
@@ -419,7 +425,7 @@ def ring_problem(content: Buffer) -> str | None:
     if memoryview(content).nbytes < GROUP_SIZE or not (initialized := load_u64(content, GROUP_INITIALIZED)):
         return None
     if initialized != 1:
-        return f"begun is {initialized}"
+        return f"its 'initialized' word is {initialized}"
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"

@@ -33,7 +33,7 @@ from .cursor_file import (
     read_term,
 )
 
-_LOOKS = 100
+_MOST_READS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,15 +96,15 @@ class ConsumerListing:
     def registrations(self) -> list[Registration]:
         """Return all registered consumers."""
         self._check_directory()
-        with self._looking() as sight:
-            found = [self._look(name, sight) for name in self.names()]
+        with self._sight() as sight:
+            found = [self._find(name, sight) for name in self.names()]
         return [registration for registration in found if registration is not None]
 
     def positions(self) -> dict[str, StoredPosition | None]:
         """Return the positions of all registered consumers; None for a position that cannot be read.
 
-        A consumer that is being registered and has no position yet is left out: it checks the oldest offset after it
-        was placed.
+        A consumer that is being registered and has no position yet is left out: it checks the oldest offset after its
+        position is stored.
         """
         self._check_directory()
         found: dict[str, StoredPosition | None] = {}
@@ -126,23 +126,23 @@ class ConsumerListing:
     def _read(self, descriptor: int) -> bytes:
         """Return the fields of a file, read repeatedly until they contain a valid position."""
         head = self._files.read_at(descriptor, HEAD_SIZE, 0)
-        for _ in range(_LOOKS):  # both slots may be in the middle of being written
+        for _ in range(_MOST_READS):  # both slots may be in the middle of being written
             if read_position(head) is not None:
                 break
             head = self._files.read_at(descriptor, HEAD_SIZE, 0)
         return head
 
-    def look(self, name: str) -> Registration | None:
+    def find(self, name: str) -> Registration | None:
         """Return the registration of a name; None if it is not registered, or has no position yet."""
-        with self._looking() as sight:
-            return self._look(name, sight)
+        with self._sight() as sight:
+            return self._find(name, sight)
 
-    def _looking(self) -> AbstractContextManager[Sight]:
+    def _sight(self) -> AbstractContextManager[Sight]:
         if self._locks is not None:
             return nullcontext(Sight(self._locks, is_complete=True))
         return looking(self._files, self._directory.parent)
 
-    def _look(self, name: str, sight: Sight) -> Registration | None:
+    def _find(self, name: str, sight: Sight) -> Registration | None:
         path = self._path(name)
         lock = lock_of(path)
         with suppress(FileNotFoundError):

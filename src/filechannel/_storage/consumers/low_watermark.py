@@ -1,14 +1,15 @@
-"""Lock-free ordering between consumers that are placed somewhere and the process that reclaims what none needs.
+"""The low watermark: lock-free ordering between positioning a consumer and reclaiming what no consumer needs.
 
-The process that decides which message is the oldest reads the position of every consumer, and a consumer that is placed
-somewhere reads which message is the oldest. Each of them stores its own value before it reads the other's, and one
-word, changed only by compare-and-swap, orders the two:
+A consumer is *positioned* when it is registered, seeks, or is moved back. The process that decides which message is the
+oldest reads the position of every consumer, and a process that positions a consumer reads which message is the oldest.
+Each of them stores its own value before it reads the other's, and one word, changed only by compare-and-swap, orders
+the two:
 
-- A consumer is placed: store its position, increment the word, read what is decided. If that lies behind the position,
-  the consumer came too late, and chooses another position.
-- The oldest message is decided: note the word, read the position of every consumer, store `RECLAIMING`, and set the
-  word's lowest bit if the word is still as noted. If it is not, a consumer was placed meanwhile, and everything is
-  checked again.
+- To position a consumer: store its position, increment the word, read the oldest offset. If that lies after the
+  position, the messages there are already reclaimed, and the consumer needs another position.
+- To decide on the oldest message: note the word, read the position of every consumer, store `RECLAIMING`, and set the
+  word's lowest bit if the word is still as noted. If it is not, a consumer was positioned meanwhile, and
+  everything is checked again.
 
 Once the bit is set, the decision is final, whatever happens to the process that made it: from that moment on every
 process takes `RECLAIMING` for the oldest offset, and the next process that does maintenance writes it to its own field.
@@ -30,14 +31,14 @@ _U32 = (1 << 32) - 1
 
 @final
 class LowWatermark:
-    """Orders the placement of consumers and the removal of messages."""
+    """Orders the positioning of consumers and the removal of messages."""
 
     def __init__(self, control: Control) -> None:
         self._control = control
         self._words = control.map
 
     def retain_from(self, offset: int) -> bool:
-        """Keep the messages from a position on that was just stored; False if they are reclaimed already."""
+        """Keep the messages from a position on that was just stored. Return False if they are already reclaimed."""
         self._count_up()
         return offset >= self._control.oldest_offset
 
@@ -49,7 +50,7 @@ class LowWatermark:
     # For the holder of the maintenance lock
 
     def note(self) -> int:
-        """Return the argument for `decide`; a consumer that is placed after this call is not missed."""
+        """Return the argument for `decide`; a consumer that is positioned after this call is not missed."""
         # A swap, not a load: this orders it before or after every increment. It sees what was stored before an earlier
         # one.
         seen = load_u32(self._words, REGISTRY)
@@ -58,7 +59,10 @@ class LowWatermark:
         return seen
 
     def decide(self, oldest: Offset, noted: int) -> bool:
-        """Make this the oldest offset, unless a consumer was placed since *noted*. The caller holds the writer lock."""
+        """Make this the oldest offset, unless a consumer was positioned since *noted*.
+
+        The caller holds the writer lock.
+        """
         if noted & REGISTRY_DECIDED:
             return False
         store_u64(self._words, RECLAIMING, oldest)
@@ -68,10 +72,10 @@ class LowWatermark:
         return True
 
     def overrule(self, oldest: Offset) -> None:
-        """Make this the oldest offset, even if consumers stand before it: they are overtaken.
+        """Make this the oldest offset, even if positions of consumers lie before it: they are overtaken.
 
-        The caller holds the writer lock. A consumer that is placed meanwhile sees the new offset, or is overtaken as
-        well.
+        The caller holds the writer lock. A consumer that is positioned meanwhile sees the new offset, or is overtaken,
+        too.
         """
         self.carry_out()
         self._control.oldest_offset = max(oldest, self._control.oldest_offset)

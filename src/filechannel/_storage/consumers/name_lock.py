@@ -25,14 +25,14 @@ def briefly_locked(
 ) -> Generator[int | None]:
     """Hold the lock of a name briefly without owning the name, and open its file.
 
-    Yields None if there is no file, or if another process does the same. *locks* are those of the channel. *patiently*:
-    wait for such a process, but not for one that is stopped. Raises `ConsumerBusyError` if the name has a live owner. A
-    process that wants to own the name meanwhile sees that the lock is held briefly, and tries again.
+    Yields None if there is no file, or if another process does this at the same time. *locks* are those of the channel.
+    *patiently*: wait for such a process, but not for one that is stopped. Raises `ConsumerBusyError` if the name has a
+    live owner. A process that wants to own the name meanwhile sees that the lock is held briefly, and tries again.
     """
     if not files.is_file(path):
         yield None
         return
-    with holding(files, locks, path, name, patiently=patiently) as is_held:
+    with name_locked(files, locks, path, name, patiently=patiently) as is_held:
         descriptor = _opened(files, path) if is_held else None
         try:
             yield descriptor
@@ -42,17 +42,20 @@ def briefly_locked(
 
 
 @contextmanager
-def holding(files: Files, locks: KernelLocks, path: Path, name: str, *, patiently: bool = False) -> Generator[bool]:
-    """Hold a name like `briefly_locked`, whatever kind of file it has; yield False if another process does the same."""
+def name_locked(files: Files, locks: KernelLocks, path: Path, name: str, *, patiently: bool = False) -> Generator[bool]:
+    """Hold the lock of a name as `briefly_locked` does, but do not open its file, which may be of any type.
+
+    Yields False if another process does this at the same time.
+    """
     locks = locks.beside(lock_of(path))
     try:
-        yield _hold(files, locks, path, name, patiently)
+        yield _acquire(files, locks, path, name, patiently)
     finally:
         locks.close()
 
 
-def _hold(files: Files, locks: KernelLocks, path: Path, name: str, patiently: bool) -> bool:
-    """Take a name that has no owner; False if another process holds it briefly."""
+def _acquire(files: Files, locks: KernelLocks, path: Path, name: str, patiently: bool) -> bool:
+    """Acquire the lock of a name without an owner. Return False if another process holds it briefly."""
     deadline = time.monotonic() + BRIEFLY
     while True:
         free = locks.take(NAME_REMOVER)
@@ -89,7 +92,7 @@ def head_of(files: Files, path: Path) -> bytes:
         files.close(descriptor)
 
 
-def busy(path: Path, name: str, content: bytes, advice: str | None = None) -> ConsumerBusyError:
+def busy(path: Path, name: str, content: bytes, hint: str | None = None) -> ConsumerBusyError:
     """Return the error for a name that is owned by the process named in its file."""
     owner = read_owner(content).unless_ended()
-    return ConsumerBusyError(name, owner.pid, owner.host, owner.since, advice, path=path.parent.parent)
+    return ConsumerBusyError(name, owner.pid, owner.host, owner.since, hint, path=path.parent.parent)

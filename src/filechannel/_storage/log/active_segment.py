@@ -229,7 +229,7 @@ class ActiveSegment:
         if segment is None or self._end(length) > segment.space_end:
             return False
         first = segment.header.first_sequence
-        return not self._capacity.is_enough(segment.begin, first, writer.pending, writer.pending_sequence)
+        return not self._capacity.is_segment_full(segment.begin, first, writer.pending, writer.pending_sequence)
 
     def open_window(self, length: int) -> None:
         """Open a window for at least one more record of this length. The caller has checked that it `fits`."""

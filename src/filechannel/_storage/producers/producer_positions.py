@@ -79,10 +79,10 @@ class Slot:
     generation: int
     index: int
     position: ProducerPosition
-    life: int
-    """The identity of the control page when the slot was written.
+    identity: int
+    """The checksum of the control page's identity when the slot was written.
 
-    If it differs, there may have been a power cut since.
+    If it differs from the current one, there may have been a power cut since.
     """
 
 
@@ -98,16 +98,16 @@ class Producer:
         self._log = log
 
     def find(self, *, past_damage: bool = False) -> ProducerPosition | None:
-        """Return the position of the producer, and store it in the newest slot. Everything appended is visible.
+        """Return the position of the producer, and store it in the newest slot. All appended records must be visible.
 
         Raises `CorruptRecordError` if there is damage where the log has to be searched; with *past_damage*, the search
         ends there.
         """
         slots = self._slots()
-        counts = next((slot for slot in reversed(slots) if self._is_there(slot.position)), None)
-        if counts is not None and counts is slots[-1] and counts.life == self._log.life:
-            return counts.position
-        found = None if counts is None else counts.position
+        valid = next((slot for slot in reversed(slots) if self._exists(slot.position)), None)
+        if valid is not None and valid is slots[-1] and valid.identity == self._log.identity:
+            return valid.position
+        found = None if valid is None else valid.position
         try:
             for position in self._records(0 if found is None else found.record):
                 found = position
@@ -116,7 +116,7 @@ class Producer:
                 raise
             _logger.warning("%s: producer positions behind damage are unknown: %s", self._path, error)
         if found is not None:
-            self._store(found, slots, counts)
+            self._store(found, slots, valid)
         return found
 
     def release_before(self, before: Offset) -> None:
@@ -125,7 +125,7 @@ class Producer:
         if slots and slots[-1].position.offset and slots[-1].position.record >= self._log.end:
             # The record belongs to a batch that is not visible yet, or never will be: the other slot is valid, and
             # stays as it is.
-            found = next((slot.position for slot in slots[:-1] if self._is_there(slot.position)), None)
+            found = next((slot.position for slot in slots[:-1] if self._exists(slot.position)), None)
         else:
             found = self.find(past_damage=True)
         if found is None or found.record < before:
@@ -180,39 +180,39 @@ class Producer:
         """Return the slots with a valid checksum, the newest last."""
         return slots_in(self._map)
 
-    def _store(self, position: ProducerPosition, slots: list[Slot], counting: Slot | None) -> None:
-        """Fill the slot that is not valid; it is the newest one then."""
-        index = 0 if counting is None else 1 - counting.index
+    def _store(self, position: ProducerPosition, slots: list[Slot], valid: Slot | None) -> None:
+        """Fill the slot that is not *valid*, and make it the newest one."""
+        index = 0 if valid is None else 1 - valid.index
         generation = slots[-1].generation + 1 if slots else 1
         if generation > _LARGEST_GENERATION:  # reached only by a damaged file: a larger generation would not be read
-            generation = self._renumber(counting, 1 - index)
-        self._fill(index, generation, position, self._log.life)
+            generation = self._renumber(valid, 1 - index)
+        self._fill(index, generation, position, self._log.identity)
 
-    def _renumber(self, counting: Slot | None, index: int) -> int:
+    def _renumber(self, valid: Slot | None, index: int) -> int:
         """Restart the generations in the slot that is kept, or erase it if neither is valid.
 
         Return the next generation.
         """
-        if counting is None:
+        if valid is None:
             self._map[POSITION_SLOTS[index] : POSITION_SLOTS[index] + POSITION.size] = bytes(POSITION.size)
             return 1
-        self._fill(index, 1, counting.position, counting.life)
+        self._fill(index, 1, valid.position, valid.identity)
         return 2
 
-    def _fill(self, index: int, generation: int, position: ProducerPosition, life: int) -> None:
+    def _fill(self, index: int, generation: int, position: ProducerPosition, identity: int) -> None:
         fields = (
             generation,
             position.record,
             position.origin,
             position.offset,
             position.sequence,
-            life,
+            identity,
         )
         POSITION.pack_into(self._map, POSITION_SLOTS[index], *fields, crc32c(POSITION_CHECKED.pack(*fields)))
 
     # Records
 
-    def _is_there(self, position: ProducerPosition) -> bool:
+    def _exists(self, position: ProducerPosition) -> bool:
         if not position.offset or position.record < self._log.oldest:
             return True
         payload = self._log.at(position.record)
@@ -234,14 +234,14 @@ class Producer:
 
 
 def slots_in(content: Buffer) -> list[Slot]:
-    """Return the slots of a position file that have a valid checksum, the newest last."""
+    """Return the slots of a position file with a valid checksum and possible content, the newest last."""
     found: list[Slot] = []
     for index, slot in enumerate(POSITION_SLOTS):
         *fields, crc = POSITION.unpack_from(content, slot)
         if 0 < fields[0] <= _LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
-            generation, record, origin, offset, sequence, life = fields
+            generation, record, origin, offset, sequence, identity = fields
             position = ProducerPosition(Offset(record), origin, offset, sequence)
-            found += [Slot(generation, index, position, life)] if position.is_possible else []
+            found += [Slot(generation, index, position, identity)] if position.is_possible else []
     return sorted(found, key=lambda slot: slot.generation)
 
 
@@ -254,7 +254,7 @@ def offsets_in_producers(files: Files, directory: Path) -> list[Offset]:
     return found
 
 
-def forget_unpublished(files: Files, directory: Path, end: Offset) -> None:
+def erase_unpublished(files: Files, directory: Path, end: Offset) -> None:
     """Erase the slots whose records lie beyond the end of the log and will never be written.
 
     Only for a process that has the channel open alone and trusts that end. Later the slots would look like evidence for
@@ -264,10 +264,10 @@ def forget_unpublished(files: Files, directory: Path, end: Offset) -> None:
         if name.endswith(POSITION_SUFFIX):
             # Not the file of a producer, or lost.
             with suppress(FileNotFoundError, PermissionError, UnexpectedFileError):
-                _forget_unpublished_in(files, directory / name, end)
+                _erase_unpublished_in(files, directory / name, end)
 
 
-def _forget_unpublished_in(files: Files, path: Path, end: Offset) -> None:
+def _erase_unpublished_in(files: Files, path: Path, end: Offset) -> None:
     descriptor = files.open(path)
     try:
         content = files.read_at(descriptor, POSITION_SIZE, 0)
@@ -281,18 +281,18 @@ def _forget_unpublished_in(files: Files, path: Path, end: Offset) -> None:
 
 @final
 class _Records:
-    """The control records of a log, as far as they are visible to readers."""
+    """The control records of a log that are visible to readers."""
 
     def __init__(self, control: Control, segments: Segments) -> None:
         self._control = control
         self._segments = segments
 
     @property
-    def life(self) -> int:
+    def identity(self) -> int:
         """The CRC of the control page's identity. It changes when the control page is rebuilt, as after a power cut."""
         *_, crc = CONTROL_IDENTITY.unpack_from(self._control.map)
-        life: int = crc
-        return life
+        identity: int = crc
+        return identity
 
     @property
     def oldest(self) -> Offset:
@@ -317,7 +317,7 @@ class _Records:
         return payload if word & CONTROL_RECORD else None
 
     def since(self, start: int) -> Generator[tuple[Offset, bytes]]:
-        """Return offset and payload of every control record from a record boundary on."""
+        """Yield offset and payload of every control record from a record boundary on."""
         at, end = max(Offset(start), self.oldest), self.end
         while at < end:
             begin = self._segments.covering(at)

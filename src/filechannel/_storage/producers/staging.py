@@ -31,7 +31,7 @@ _LIST_LIMIT: Final = 64 << 20
 """The maximum size of a list; an entry has some hundred bytes per task."""
 _PART_LIMIT: Final = 2 << 30
 """The maximum size of a part; that of an Arrow column."""
-_FORGOTTEN: Final = 24 * 3600.0  # seconds
+_ABANDONED_AFTER: Final = 24 * 3600.0  # seconds
 
 
 @final
@@ -119,9 +119,9 @@ class Staging:
             self._files.close(descriptor)
 
     def take(self, staged: Staged) -> Iterator[Records]:
-        """Like `read`, but remove the file at its end: its page cache is free for the data that is written next.
+        """Like `read`, but remove the file at its end, which frees its page cache for the data that is written next.
 
-        For the process that publishes. If publishing fails, the file is not needed again: the batch is staged anew.
+        For the process that publishes. If publishing fails, the file is not needed again: the batch is staged again.
         """
         yield from self.read(staged)
         self._files.unlink(self._directory / staged.name)
@@ -169,7 +169,7 @@ class Staging:
         self._files.remove_tree(self._directory)
         for name in self._files.list(self._directory.parent):
             other = self._directory.parent / name
-            if self._last_change(other) < time.time() - _FORGOTTEN:
+            if self._last_change(other) < time.time() - _ABANDONED_AFTER:
                 self._files.remove_tree(other)
         self._files.remove_if_empty(self._directory.parent)  # unless another process uses it
 

@@ -49,12 +49,12 @@ class LogReader:
         self._control = control
         self._segments = segments
         self._lookup = lookup
-        self._segment_left = events.maintenance_due
+        self._maintenance_due = events.maintenance_due
         self._skip_damage = skip_damage
         self._segment: StoredSegment | None = None
         self._window: Window | None = None
         self._batching: set[int] = set()  # threads inside take_many
-        self._seen_at, self._seen_since = -1, 0.0  # the offset at the last idle check, and since when
+        self._checked_offset, self._unchanged_since = -1, 0.0  # the offset at the last idle check, and since when
         self.stop = stop
         """Where reading ends for good; the reader never moves past it. None: at the end of the log."""
         self.expire: Callable[[LogPosition, int], int | None] | None = None
@@ -71,7 +71,7 @@ class LogReader:
 
     def move(self, log_position: LogPosition) -> None:
         """Move to a record boundary, or to the stop if that comes first."""
-        self._let_go(self.native)
+        self._unbind(self.native)
         log_position = self._up_to_stop(log_position)
         self.native.move(log_position.offset, log_position.sequence)
 
@@ -83,22 +83,22 @@ class LogReader:
     def _up_to_stop(self, log_position: LogPosition) -> LogPosition:
         return log_position if self.stop is None or log_position.offset < self.stop.offset else self.stop
 
-    def stand_beside(self, other: LogReader) -> None:
-        """Move to the position of another reader, and share its segment: that may have been unmapped already."""
+    def copy_position(self, other: LogReader) -> None:
+        """Move to the position of another reader, and share its segment, which the catalog may have unmapped."""
         segment, window = other._segment, other._window
         self.move(LogPosition(Offset(other.native.offset), other.native.sequence))
         if segment is not None and window is not None:
             self._bind(self.native, segment, window)
 
-    def leave(self, segment: Segment) -> None:
+    def release(self, segment: Segment) -> None:
         """Release a segment if this reader uses it, so that other segments can be mapped.
 
         The reader gets it again when it needs it.
         """
         if segment is self._segment:
-            self._let_go(self.native)
+            self._unbind(self.native)
 
-    def leave_removed(self) -> None:
+    def release_removed(self) -> None:
         """Release the segment if its file was deleted: otherwise its disk space stays in use. Any thread may call this.
 
         A reader that makes progress may read the segment to its end if this is the last copy; an idle reader may not.
@@ -109,14 +109,14 @@ class LogReader:
         # Read only while a segment is bound, so not after `close`: the offset of a group is stored in a shared file.
         offset = self.native.offset
         is_last_copy = segment.begin < self._control.oldest_offset and offset < segment.limit
-        if not is_last_copy or self._rests_at(offset):
-            self._let_go(self.native)
+        if not is_last_copy or self._is_idle_at(offset):
+            self._unbind(self.native)
 
-    def _rests_at(self, offset: int) -> bool:
+    def _is_idle_at(self, offset: int) -> bool:
         now = time.monotonic()
-        if offset != self._seen_at:
-            self._seen_at, self._seen_since = offset, now
-        return now - self._seen_since >= IDLE_SECONDS
+        if offset != self._checked_offset:
+            self._checked_offset, self._unchanged_since = offset, now
+        return now - self._unchanged_since >= IDLE_SECONDS
 
     def close(self) -> None:
         """Release the segment and the cursor."""
@@ -168,25 +168,25 @@ class LogReader:
                 return  # segments were just reclaimed: the reader tries again
             if not self._skip_damage:
                 raise
-            self._pass(reader, self._next_readable(offset), error.reason)
+            self._skip_to(reader, self._next_readable(offset), error.reason)
             return
         if offset <= segment.begin:
             reader.move(segment.begin, segment.header.first_sequence)
-        left = self._segment
+        previous = self._segment
         self._bind(reader, segment, segment.window(max(offset, segment.begin)))
-        if segment is left:
+        if segment is previous:
             return  # only another window of the same segment
-        if isinstance(left, Segment) and left.begin < segment.begin:
-            self._segments.drop_from_page_cache(left)
+        if isinstance(previous, Segment) and previous.begin < segment.begin:
+            self._segments.drop_from_page_cache(previous)
         if isinstance(segment, Segment) and not self._segments.keeps(segment):
-            self.leave(segment)  # another thread has just mapped a different segment in its place
-        self._segment_left()
+            self.release(segment)  # another thread has just mapped another segment, and unmapped this one
+        self._maintenance_due()
 
     def _bind(self, reader: Reader, segment: StoredSegment, window: Window) -> None:
         self._segment, self._window = segment, window
         reader.bind(window.content, window.begin)
 
-    def _let_go(self, reader: Reader) -> None:
+    def _unbind(self, reader: Reader) -> None:
         self._segment = self._window = None
         reader.unbind()
 
@@ -257,14 +257,14 @@ class LogReader:
         if segment is None or window is None or not segment.is_valid:
             if segment is not None:
                 self._segments.forget(segment.begin)  # another file has its name now
-            self._let_go(reader)
+            self._unbind(reader)
         elif window.end < segment.limit and window.begin != offset:
-            self._let_go(reader)  # the window may only cut off the record; one that begins here has all of it
+            self._unbind(reader)  # the window may only cut off the record; one that begins here has all of it
         elif (log_position := self._behind_unfinished(segment, offset)) is not None:
-            self._let_go(reader)
+            self._unbind(reader)
             reader.move(log_position.offset, log_position.sequence)
         elif self._skip_damage:
-            self._pass(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
+            self._skip_to(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
             raise self._corrupt(segment.path, offset, segment.explain(offset, reason))
 
@@ -291,10 +291,10 @@ class LogReader:
         known = [entry.log_position for entry in entries if entry.offset == target]
         return known[0] if known else LogPosition(target, sequence + 1)
 
-    def _pass(self, reader: Reader, log_position: LogPosition, reason: str) -> None:
+    def _skip_to(self, reader: Reader, log_position: LogPosition, reason: str) -> None:
         path, offset, log_position = self._segments.directory.parent, reader.offset, self._up_to_stop(log_position)
         _logger.warning("%s: skipped from offset %d to %d: %s", path, offset, log_position.offset, reason)
-        self._let_go(reader)
+        self._unbind(reader)
         reader.move(log_position.offset, log_position.sequence)
 
 

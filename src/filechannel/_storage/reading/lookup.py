@@ -21,7 +21,7 @@ _SKIPPED = 1 << 16  # bytes to skip at a time: the distance between two index en
 _EPOCH, _MICROSECOND = datetime.fromtimestamp(0, UTC), timedelta(microseconds=1)
 
 
-class _OvertakenError(CorruptRecordError):
+class _RecycledError(CorruptRecordError):
     """The file no longer holds that segment, which is stored in another file or was reclaimed."""
 
 
@@ -75,7 +75,7 @@ class LogLookup:
             oldest = self._control.oldest_offset
             try:
                 return find()
-            except _OvertakenError:
+            except _RecycledError:
                 self._segments.drop_reused()  # another thread may have done that already
             except CorruptRecordError:
                 # It is damage only if the segment was not reclaimed, or compressed, and its file not recycled since.
@@ -285,7 +285,7 @@ def _read(segment: StoredSegment, offset: int) -> tuple[bool, int]:
     try:
         word, payload = segment.read(offset, segment.limit)
     except ValueError as error:
-        kind = CorruptRecordError if segment.is_valid else _OvertakenError
+        kind = CorruptRecordError if segment.is_valid else _RecycledError
         channel = segment.path.parent.parent
         raise kind(segment.path.name, Offset(offset), segment.explain(offset, str(error)), path=channel) from error
     return not word & CONTROL_RECORD, RECORD_HEADER_SIZE + len(payload)

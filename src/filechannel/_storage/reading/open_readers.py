@@ -33,12 +33,12 @@ class OpenReaders:
         """Release segments that are to be unmapped."""
         for reader in _alive(self._readers):
             for segment in segments:
-                reader.leave(segment)
+                reader.release(segment)
 
-    def leave_removed(self) -> None:
+    def release_removed(self) -> None:
         """Release segments whose file was deleted."""
         for reader in _alive(self._readers):
-            reader.leave_removed()
+            reader.release_removed()
 
     def start_over(self, log_position: LogPosition) -> None:
         """Move the readers of consumers to the end of the log, which a purge has emptied."""

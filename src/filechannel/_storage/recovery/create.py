@@ -21,7 +21,7 @@ from ..system.machine import boot_id, machine_id
 from ..system.os_calls import REPLACING, Files, directory_mode
 
 _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "9p", "virtiofs", "ceph", "afs")
-_WHILE_IT_IS_MADE = 1.0  # seconds
+_CREATION_SECONDS = 1.0  # seconds
 _OURS = {MANIFEST, MANIFEST + REPLACING, CONTROL, LOCK, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS}
 
 
@@ -70,7 +70,7 @@ def is_being_made(path: Path) -> bool:
     """Return whether another process may be creating the channel right now, and has not set its permissions yet."""
     for part in (path, path / CONTROL, path / LOCK):
         with suppress(OSError):
-            if time.time() - part.stat().st_ctime < _WHILE_IT_IS_MADE:
+            if time.time() - part.stat().st_ctime < _CREATION_SECONDS:
                 return True
     return False
 
@@ -80,13 +80,12 @@ def open_control_file(files: Files, path: Path, readonly: bool, mode: int) -> in
     try:
         return files.open(path / CONTROL, create=not readonly, writable=not readonly, mode=mode)
     except FileNotFoundError as error:
-        advice = f"{repair_command(path)} finds the end of the log and creates it again"
-        raise NotAChannelError(path, f"{CONTROL} is missing", advice) from error
+        hint = f"{repair_command(path)} finds the end of the log and creates it again"
+        raise NotAChannelError(path, f"{CONTROL} is missing", hint) from error
     except UnexpectedFileError as error:
-        anew = "puts that aside, finds the end of the log and creates it again"
-        done = "replaces it with a copy" if error.linked else anew
-        advice = f"{repair_command(path)} {done}"
-        raise NotAChannelError(path, f"{CONTROL} is {error.found}", advice) from error
+        recreates = "moves that to quarantine, finds the end of the log and creates it again"
+        hint = f"{repair_command(path)} {'replaces it with a copy' if error.linked else recreates}"
+        raise NotAChannelError(path, f"{CONTROL} is {error.found}", hint) from error
 
 
 def create(files: Files, path: Path, descriptor: int, control: Control, manifest: Manifest) -> None:
@@ -109,8 +108,11 @@ def complete_directories(files: Files, path: Path, manifest: Manifest) -> None:
         files.make_directory(path / name, mode)
 
 
-def adopt(files: Files, path: Path, manifest: Manifest) -> Manifest:
-    """Remove incomplete files of other processes. The channel is recovered, and no other process has it open."""
+def remove_leftovers(files: Files, path: Path, manifest: Manifest) -> Manifest:
+    """Remove files that processes left incomplete when they died, and return the manifest for this machine.
+
+    The channel is recovered, and no other process has it open.
+    """
     names = files.list(path / SEGMENTS)
     segments = {name.partition(".")[0] for name in names if indexed_begin_of(name) is None}
     for name in names:

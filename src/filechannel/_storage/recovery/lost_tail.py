@@ -68,7 +68,7 @@ def scan_stored(segment: Segment, start: Offset, stop: Offset) -> tuple[int, int
         known = needed
 
 
-def _whole(segment: StoredSegment) -> tuple[Offset, int]:
+def _complete_batches(segment: StoredSegment) -> tuple[Offset, int]:
     """Return where the last complete batch ends, and how many messages there are up to there."""
     if isinstance(segment, CompressedSegment):
         return segment.whole(segment.end)
@@ -87,6 +87,6 @@ def find_loss(segments: Segments, end: Checkpoint) -> Loss | None:
     if begin is None:
         return Loss(end.oldest, end.offset, end.sequence, exact=end.oldest == 0)
     segment = segments.get(begin)
-    start, messages = _whole(segment)
+    start, messages = _complete_batches(segment)
     missing = end.sequence - segment.header.first_sequence - messages
     return Loss(start, end.offset, max(missing, 0), exact=True)

@@ -1,4 +1,4 @@
-"""Owner and permissions of the parts of a channel, as the file system has them, whatever the manifest says.
+"""Owner and permissions of the parts of a channel, as the file system has them. The manifest is not consulted.
 
 Only the directory and its direct entries are checked. Segments, cursors and the like are not: there may be many, and a
 user needs access to their directory first.

@@ -1,4 +1,4 @@
-"""The directory `quarantine/`: what recovery cut off or a repair replaced, and why. No code reads it, only people."""
+"""The directory `quarantine/`: what recovery cut off or a repair replaced, and why. Only people read it."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ class Quarantine:
         self._records = self._bytes = self._segments = 0
         self._control = control
 
-    def keep_file(self, path: Path, reason: str) -> None:
+    def move_file(self, path: Path, reason: str) -> None:
         """Move a whole file to the quarantine, and log that."""
         target = self.take(path, reason)
         _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
 
     def take(self, path: Path, reason: str) -> Path:
         """Move a whole file to the quarantine, and return its new path."""
-        target = self._path(path.name)
+        target = self._new_path(path.name)
         self._files.replace(path, target)
         self._files.flush_directory(self._directory)
         self._note(target, reason)
@@ -58,7 +58,7 @@ class Quarantine:
             if name.endswith(path.name) and self._files.identity_of(target) == identity:
                 self._note(target, reason)  # an earlier process may have died before it stored the reason
                 return
-        target = self._path(path.name)
+        target = self._new_path(path.name)
         try:
             self._files.link(path, target)
         except OSError:  # not every file system supports hard links
@@ -88,7 +88,7 @@ class Quarantine:
     def keep_content(self, name: str, content: bytes, reason: str) -> None:
         """Keep bytes that are about to be overwritten."""
         # Named after the content: a repetition after a crash or on a full disk finds the file that exists already.
-        target = self._path(name, f"{crc32c(content):08x}")
+        target = self._new_path(name, f"{crc32c(content):08x}")
         if not self._files.exists(target):
             self._files.write_atomically(target, content, self._mode)
         self._note(target, reason)
@@ -125,7 +125,7 @@ class Quarantine:
         """Log once what was cut off: as an error if it was after damage, because a repair would have kept it."""
         if not self._records:
             return
-        advice = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening would keep them"
+        hint = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening would keep them"
         _logger.log(
             logging.ERROR if damaged else logging.WARNING,
             "%s: %d records behind the valid end at offset %d (%d bytes in %d segments) were moved to %s%s",
@@ -135,10 +135,10 @@ class Quarantine:
             self._bytes,
             self._segments,
             self._directory,
-            advice if damaged else "",
+            hint if damaged else "",
         )
 
-    def _path(self, name: str, mark: str | None = None) -> Path:
+    def _new_path(self, name: str, mark: str | None = None) -> Path:
         make = partial(self._files.make_directory, self._directory, directory_mode(self._mode))
         if self._control is None:
             make()

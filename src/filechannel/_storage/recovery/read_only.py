@@ -128,7 +128,7 @@ def _is_reached(control: Control, segments: Segments) -> bool:
     return False
 
 
-def _end_behind(segments: Segments, checkpoint: Checkpoint, *, finished: bool) -> Cut:
+def _end_after(segments: Segments, checkpoint: Checkpoint, *, finished: bool) -> Cut:
     """Return what `find_end` returns; the checkpoint if the segment there has no valid header."""
     try:
         return find_end(segments, checkpoint, finished=finished)
@@ -142,8 +142,8 @@ def _as_recovered(files: Files, path: Path, control: Control, segments: Segments
     if checkpoint is None:
         raise StorageError(f"{path / CONTROL} does not say where the log ends; {repair_command(path)} finds it")
     checkpoint = not_before_compressed(segments, checkpoint)
-    unreachable = find_unreachable(files, segments, _end_behind(segments, checkpoint, finished=False))
-    cut = _end_behind(segments, checkpoint, finished=True) if unreachable is None else unreachable.end
+    unreachable = find_unreachable(files, segments, _end_after(segments, checkpoint, finished=False))
+    cut = _end_after(segments, checkpoint, finished=True) if unreachable is None else unreachable.end
     tail = Tail(cut.offset, cut.sequence, segments.covering(cut.offset) or cut.offset)
     control.disown(boot_id())
     control.poisoned_before = 0  # as recovery sets it

@@ -30,7 +30,7 @@ from ..consumers.cursor_file import CONSUMERS
 from ..consumers.cursors import Cursors
 from ..control.control_page import CONTROL, Checkpoint, Control, Tail
 from ..manifest import Manifest
-from ..producers.producer_positions import PRODUCERS, forget_unpublished
+from ..producers.producer_positions import PRODUCERS, erase_unpublished
 from ..segments.catalog import Segments
 from ..segments.compressed_segment import CompressedSegment, StoredSegment, compressed_path
 from ..segments.plain_or_compressed import keep_one_encoding
@@ -49,7 +49,7 @@ from .unreachable_records import find_unreachable
 _logger = logging.getLogger("filechannel")
 
 
-def make_whole(
+def recover_if_needed(
     files: Files, path: Path, control: Control, segments: Segments, manifest: Manifest, locks: KernelLocks
 ) -> Offset | None:
     """Recover a channel that no other process has open, if it needs recovery.
@@ -57,7 +57,7 @@ def make_whole(
     Returns the offset beyond which the log must resume, or None if no offset gap is needed. Until the control page is
     known to be current, nothing else is changed or removed.
     """
-    tail, end = _believed_tail(control, manifest), None
+    tail, end = _trusted_tail(control, manifest), None
     if tail is not None and is_stale(files, path, control, segments):
         _logger.warning("%s: %s is older than the other files; recovering as after a power cut", path, CONTROL)
         control.disown(boot_id())
@@ -69,7 +69,7 @@ def make_whole(
         tail = None
     if tail is not None:
         if control.reserved_end > tail.offset or control.is_gap_pending:
-            forget_unpublished(files, path / PRODUCERS, tail.offset)
+            erase_unpublished(files, path / PRODUCERS, tail.offset)
         control.forget_the_dead()
         if _is_intact(control, segments, tail):
             return None
@@ -78,7 +78,7 @@ def make_whole(
     return None if control.write_offset == end else resume
 
 
-def _believed_tail(control: Control, manifest: Manifest) -> Tail | None:
+def _trusted_tail(control: Control, manifest: Manifest) -> Tail | None:
     """Return the end of the log if the control page was written for this channel and in this boot; else None."""
     is_ours = control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail
     return control.tail() if is_ours else None
@@ -122,22 +122,22 @@ class Recovery:
             check_directory=partial(segments.check_directory, control),
         )
 
-    def run(self, believed: Tail | None = None) -> Offset | None:
+    def run(self, trusted: Tail | None = None) -> Offset | None:
         """Recover, and return the offset beyond which the log must resume; None if the channel is sealed.
 
-        *believed* is the tail, if there was no power cut since it was written. Segments after the end are left for the
+        *trusted* is the tail, if there was no power cut since it was written. Segments after the end are left for the
         offset gap to remove: their names record which offsets were used. Recovery can be interrupted by a crash and
         repeated, with the same result.
         """
         used = max(used_offsets(self._files, self._path, self._control, self._segments))
         self._drop_unreadable_segments()
-        checkpoint = not_before_compressed(self._segments, self._checkpoint(believed))
+        checkpoint = not_before_compressed(self._segments, self._checkpoint(trusted))
         used = max(used, checkpoint.offset)
         self._segments.remove_before(checkpoint.oldest)  # the process that reclaimed them was interrupted
         checkpoint = self._without_loss(checkpoint)
         cut = find_end(self._segments, checkpoint)
         unreachable = find_unreachable(self._files, self._segments, cut)
-        cut = self._put_aside(cut)
+        cut = self._quarantine_rest(cut)
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
         if not self._control.is_of_boot(boot_id()):
@@ -146,25 +146,25 @@ class Recovery:
         self._move_cursors(tail)
         self._files.flush_directory(self._path)
         self._quarantine.report(cut.offset, damaged=unreachable is not None)
-        if cut.sealed or believed is not None:
+        if cut.sealed or trusted is not None:
             # Needed for a trusted tail, too: once the next segment is created, a process that opens the channel alone
             # does not trust the tail any more, and the last checkpoint may be older than the lost messages.
             self._files.flush_directory(self._segments.directory)
             self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         if not cut.sealed:
             return Offset(max(cut.offset, used))
-        self._remove_behind(cut.offset)
+        self._remove_after(cut.offset)
         return None
 
-    def _checkpoint(self, believed: Tail | None) -> Checkpoint:
+    def _checkpoint(self, trusted: Tail | None) -> Checkpoint:
         """Return the offset up to which the log was complete: the trusted tail, or else the last checkpoint."""
         checkpoint = self._control.checkpoint() or self._first_checkpoint()
-        if believed is None:
+        if trusted is None:
             return checkpoint
         oldest = self._control.oldest_offset
-        if oldest not in self._segments.begins or oldest > believed.offset:
-            oldest = min(checkpoint.oldest, believed.offset)
-        return Checkpoint(believed.offset, believed.sequence, oldest, self._control.sealed)
+        if oldest not in self._segments.begins or oldest > trusted.offset:
+            oldest = min(checkpoint.oldest, trusted.offset)
+        return Checkpoint(trusted.offset, trusted.sequence, oldest, self._control.sealed)
 
     def _first_checkpoint(self) -> Checkpoint:
         begins = self._segments.begins
@@ -202,22 +202,22 @@ class Recovery:
         except FileNotFoundError:
             return False
         except ValueError as error:
-            self._quarantine.keep_file(path, str(error))
+            self._quarantine.move_file(path, str(error))
             return False
         return True
 
     # After the cut
 
-    def _put_aside(self, cut: Cut) -> Cut:
+    def _quarantine_rest(self, cut: Cut) -> Cut:
         """Quarantine the records after the cut, store the end of every segment, and return the end of the log."""
         log_end = cut.offset
         for begin in self._segments.begins:
             segment = self._segments.get(begin)
             end = extent(self._segments, segment)
             if end > cut.offset:
-                behind = max(cut.offset, begin)
+                first = max(cut.offset, begin)
                 last = min(end, segment.data_end) if isinstance(segment, Segment) else end
-                self._quarantine.keep_records(segment, behind, max(behind, last))
+                self._quarantine.keep_records(segment, first, max(first, last))
             if begin < cut.offset:
                 if isinstance(segment, Segment):
                     self._finish(segment, min(end, cut.offset))
@@ -231,7 +231,7 @@ class Recovery:
         if segment.end != end or not segment.has_valid_end:
             segment.finish(end)
 
-    def _remove_behind(self, cut: Offset) -> None:
+    def _remove_after(self, cut: Offset) -> None:
         """Remove the segments after the cut. Called only after a checkpoint records that the log ends there."""
         for begin in self._segments.begins:
             if begin >= cut:
@@ -243,5 +243,5 @@ class Recovery:
     def _move_cursors(self, tail: Tail) -> None:
         """Move consumers that are beyond the cut back to it: they have read everything that is left."""
         self._cursors.move_unowned(LogPosition(tail.offset, tail.sequence), back=True)
-        self._cursors.forget_rings()
+        self._cursors.reset_rings()
         self._cursors.flush()

@@ -1,12 +1,12 @@
 """Detects a stale control page: one that is older than the other files of the channel.
 
-The page is shared memory that the kernel writes back whenever it likes, and the disk may come back within one boot: a
+The page is shared memory that the kernel writes back at any time, and the disk may come back within one boot: a
 journal is aborted and the file system mounted again, an iSCSI or USB device is reconnected, a snapshot is rolled back.
 Then boot, device and inode are what they were, and the page on disk is older than segments that were flushed, or newer
 than segments that were not. A flag for a clean close would not help: the old page may have one.
 
-So a process that opens the channel alone looks for evidence before it trusts the page or removes anything. If there is
-any, the channel is recovered as after a reboot: from the newest checkpoint, which is always flushed, by checksums
+So a process that opens the channel alone searches for evidence before it trusts the page or removes anything. If there
+is any, the channel is recovered as after a reboot: from the newest checkpoint, which is always flushed, by checksums
 alone, and with an offset gap. With T the write tail and R the reserved end, the page is older than the other files if
 
 (a) a segment begins beyond max(T, R), or the checkpoint lies there,
@@ -29,7 +29,7 @@ written beyond the old one, and everything below happens under the writer lock:
   gap, and before it moved T, then (a) is true, and recovery is repeated.
 - *Reclaiming, `drop_oldest`, a purge.* They move the oldest offset only, never beyond T.
 - *A producer* stores the offset of its record before it writes the record: at T, or at A, which is at most R, or below
-  the offset of a gap that is pending. The first open erases it before R is reset to T (`forget_unpublished`).
+  the offset of a gap that is pending. The first open erases it before R is reset to T (`erase_unpublished`).
 
 For the opposite case, segments older than the page, the page stores through which mount it was written. If that is
 another one or unknown, nothing in the page is trusted, and the channel is recovered as after a reboot: the log is

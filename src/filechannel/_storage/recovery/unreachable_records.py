@@ -57,7 +57,7 @@ def find_unreachable(files: Files, segments: Segments, cut: Cut) -> Unreachable 
     search = _Search(files, segments, cut)
     for begin in segments.begins:
         if first is None or begin >= first:
-            search.look_into(begin)
+            search.count_in(begin)
     return search.result()
 
 
@@ -72,14 +72,14 @@ class _Search:
         self._end = cut
         self._sequence = cut.sequence
         self._messages = 0
-        self._holding: set[Offset] = set()
+        self._found_in: set[Offset] = set()
 
     def result(self) -> Unreachable | None:
-        if not self._holding:
+        if not self._found_in:
             return None
-        return Unreachable(self._start, self._messages, len(self._holding), self._end)
+        return Unreachable(self._start, self._messages, len(self._found_in), self._end)
 
-    def look_into(self, begin: Offset) -> None:
+    def count_in(self, begin: Offset) -> None:
         """Count the records of one segment; a segment with a damaged header is left to a repair."""
         try:
             segment = self._segments.get(begin)
@@ -114,7 +114,7 @@ class _Search:
         """Count the contiguous records between two offsets, and find where the last complete batch in them ends."""
         if start == stop:
             return
-        self._holding.add(segment.begin)
+        self._found_in.add(segment.begin)
         first = segment.position(start)
         batch_end, complete, _, closing = scan_records(segment.map, first, segment.position(stop), start)
         if batch_end > first:

@@ -421,7 +421,7 @@ class Segments:
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Unmap a file if it was deleted: the map would keep its disk space. A file in the free list stays mapped.
 
-        Readers that use the file decide for themselves when to release it; see `LogReader.leave_removed`.
+        Readers that use the file decide for themselves when to release it; see `LogReader.release_removed`.
         """
         if file is not None and not file.file.links:
             with self._lock.held():

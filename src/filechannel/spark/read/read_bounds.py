@@ -28,7 +28,7 @@ def bounds(store: Store, options: ReadOptions) -> tuple[LogPosition, LogPosition
 def _start(store: Store, options: ReadOptions) -> LogPosition:
     if options.start is not None or options.consumer is None:
         return resolve_start(store, options.start or "earliest", "option startingOffset")
-    registration = store.consumer_listing.look(options.consumer)
+    registration = store.consumer_listing.find(options.consumer)
     if registration is None:
         raise UnknownConsumerError(options.consumer, path=store.path)
     if registration.position is None:
