@@ -378,7 +378,7 @@ async def test_a_wait_that_fails_at_its_start_leaves_no_waiter(
             if step in patches:
                 patch.setattr(*patches[step], fail)
             has_data = rx._has_data if step in patches else fail
-            for begin in (lambda: waiting.enter(has_data), lambda: waiting.wait(has_data, 60)):
+            for begin in (lambda: waiting.start_waiting(has_data), lambda: waiting.wait(has_data, 60)):
                 with pytest.raises(error):
                     await (begin() or waiting.wait(has_data, 60))  # asyncio's futures do not exist in trio
                 assert channel.statistics().waiters == 0

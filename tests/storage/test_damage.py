@@ -12,7 +12,7 @@ from filechannel import ChannelOptions, CorruptRecordError
 from filechannel._format import PURE
 from filechannel._format.layout import RECORD_HEADER, RECORD_HEADER_SIZE
 from filechannel._offset import LogPosition, Offset
-from filechannel._storage.reading.resync import behind_damaged, next_record
+from filechannel._storage.reading.resync import end_of_damaged, next_record
 from filechannel._storage.segments.segment import Segment
 from filechannel._storage.segments.segment_index import index_path
 from filechannel._storage.store import Store
@@ -37,7 +37,7 @@ def test_a_damaged_payload_costs_one_message(path: Path) -> None:
     with opened(path, LARGE) as store:
         segment, messages = _fill(store)
         _damage(segment, messages[7].offset + RECORD_HEADER_SIZE + 5, 1)
-        assert behind_damaged(segment, messages[7].offset, store.control.write_offset) == messages[8].offset
+        assert end_of_damaged(segment, messages[7].offset, store.control.write_offset) == messages[8].offset
         with pytest.raises(CorruptRecordError) as caught:
             read_all(store)
         assert caught.value.offset == messages[7].offset
@@ -60,7 +60,7 @@ def test_a_claimed_end_is_believed_only_if_a_record_begins_there(path: Path) -> 
         segment, messages = _fill(store)
         _damage(segment, messages[3].offset, 4, (50).to_bytes(4, "little"))
         end = store.control.write_offset
-        assert behind_damaged(segment, messages[3].offset, end) is None
+        assert end_of_damaged(segment, messages[3].offset, end) is None
         assert next_record(segment, messages[3].offset + 1, end, []) == messages[4].offset
 
 
@@ -70,8 +70,8 @@ def test_a_claimed_end_may_be_the_end_of_the_segment(path: Path) -> None:
         segment, messages = _fill(store)
         end = store.control.write_offset
         _damage(segment, messages[-1].offset + RECORD_HEADER_SIZE, 1)
-        assert behind_damaged(segment, messages[-1].offset, end) == end
-        assert behind_damaged(segment, Offset(end - 3), end) is None
+        assert end_of_damaged(segment, messages[-1].offset, end) == end
+        assert end_of_damaged(segment, Offset(end - 3), end) is None
 
 
 @pytest.mark.parametrize("size", [1, 512, 4096, 20_000])
@@ -161,4 +161,4 @@ def test_nothing_is_found_beyond_the_file(path: Path) -> None:
         segment, messages = _fill(store)
         assert next_record(segment, segment.space_end, segment.space_end, []) is None
         _damage(segment, messages[-1].offset, 4, b"\xff\xff\xff\x3f")
-        assert behind_damaged(segment, messages[-1].offset, store.control.write_offset) is None
+        assert end_of_damaged(segment, messages[-1].offset, store.control.write_offset) is None

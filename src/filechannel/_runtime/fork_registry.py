@@ -4,9 +4,10 @@ A forked child has the memory of its parent and one thread, the one that forked.
 locked, threads and timers that the memory describes do not exist, and kernel locks, files and positions belong to the
 parent. Modules with such state register a function that resets it in the child.
 
-The order is that of `Phase`, whatever the order of the imports. It matters because a function of one phase may use
-what an earlier phase has reset; functions of the same phase do not depend on each other. The handlers of the C core are
-not registered here: they are `pthread_atfork` handlers, and run before all of these, also when a library forks.
+The order is that of `Phase`, and does not depend on the order of the imports. It matters because a function of one
+phase may use what an earlier phase has reset; functions of the same phase do not depend on each other. The handlers of
+the C core are not registered here: they are `pthread_atfork` handlers, and run before all of these, also when a library
+forks.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ def _reset_all() -> None:
     first: BaseException | None = None
     while True:
         try:
-            for reset in resets:  # after an error: resumes behind the function that raised it
+            for reset in resets:  # after an error: resumes after the function that raised it
                 reset()
             break
         except BaseException as error:

@@ -9,6 +9,8 @@ from threading import local
 
 
 class _Deadline(local):
+    """The deadline of each thread."""
+
     until: float | None = None
 
 

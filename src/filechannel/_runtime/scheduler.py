@@ -7,7 +7,8 @@ no thread above the lanes that distributes the work: it would wake up only to wa
 
 Threads that run user code request calls, among them the main thread, on which a signal handler may raise an exception
 between any two bytecodes. So these threads share no lock with the lane (see `threads`). A request is one append to a
-deque, and whatever is interrupted, the next request works again. The heap of timed calls belongs to the lane's thread.
+deque, and if it is interrupted at any point, the next request works nevertheless. The heap of timed calls belongs to
+the lane's thread.
 
 Waking a thread takes longer than many messages, and the caller would pay for it. A lane says until when it sleeps, and
 a request wakes it only if it is due before that.

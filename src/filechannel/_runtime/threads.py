@@ -2,7 +2,7 @@
 
 Threads that run user code start these threads and hand work to them, among them the main thread, on which a signal
 handler may raise an exception between any two bytecodes. `Condition`, `Semaphore`, `Event`, `Future`, `Executor.submit`
-and `Thread.start` stay locked, or half done, if that happens inside them. So here a thread is started by one call of a
+and `Thread.start` stay locked, or incomplete, if that happens inside them. So here a thread is started by one call of a
 C function (`start_new_thread`), and work is handed over by another (`SimpleQueue.put`). Everything that takes more than
 one step is done by the new thread, on which no handler runs. A superfluous thread is harmless, and a thread is started
 before there is work for it.
@@ -47,7 +47,8 @@ class NoThreadError(RuntimeError):
 def start_thread(run: Work, name: str) -> None:
     """Start a daemon thread with one call of a C function. Raise `NoThreadError` if none can be started.
 
-    A second thread, started by the first, does the work: only a `Thread` has a name, and starting one takes many steps.
+    A second thread, started by the first, does the work: only a `Thread` has a name, and starting one is not a single C
+    call.
     """
     try:
         start_new_thread(_start, (run, name))
@@ -169,8 +170,8 @@ class Flag:
     def wait(self, timeout: float | None = None) -> bool:
         """Block until it is set, at most this many seconds. Return whether it is set."""
         until = math.inf if timeout is None else time.monotonic() + timeout
-        while not self._is_set and (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, _POLL_SECONDS))
+        while not self._is_set and (remaining := until - time.monotonic()) > 0:
+            time.sleep(min(remaining, _POLL_SECONDS))
         return self._is_set
 
 

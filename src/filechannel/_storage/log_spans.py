@@ -43,7 +43,7 @@ def split(store: Store, start: LogPosition, stop: LogPosition, parts: int) -> li
     """Split the range between two boundaries into at most *parts* spans of about the same size."""
     total, spans, begin = stop.offset - start.offset, list[Span](), start
     for part in range(1, parts + 1):
-        end = stop if part == parts else store.lookup.at_or_behind(start.offset + total * part // parts)
+        end = stop if part == parts else store.lookup.at_or_after(start.offset + total * part // parts)
         end = stop if end.offset > stop.offset else end
         if end.offset > begin.offset:
             spans.append(Span(begin.offset, end.offset, begin.sequence))

@@ -45,7 +45,7 @@ class Purge:
         self._flusher = flusher
 
     def run(self) -> None:
-        """Remove every message stored now, and move every consumer of this process behind them."""
+        """Remove every message stored now, and move every consumer of this process past them."""
         log, cursors, flusher = self._log, self._cursors, self._flusher
         flusher.commit()  # flush most of the data while other threads and processes may append
         with flusher.held(), log.writing():

@@ -256,7 +256,7 @@ class WritableStore(Store):
         _consumers_changed(self.control, self.events)
 
     def purge(self) -> None:
-        """Remove every message stored now, and move every consumer of this process behind them.
+        """Remove every message stored now, and move every consumer of this process past them.
 
         A reader in another process gets an error when it reaches a removed message.
         """

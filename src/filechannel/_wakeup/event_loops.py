@@ -50,6 +50,8 @@ class Waiter(Sleeper, Protocol):
 
 @final
 class _AsyncioWaiter:
+    """A waiter on asyncio or uvloop: a future of the loop."""
+
     __slots__ = ("_future", "_woken", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -79,6 +81,8 @@ class _AsyncioWaiter:
 
 @final
 class _TrioWaiter:
+    """A waiter on trio: an event, and the thread of its loop."""
+
     __slots__ = ("_event", "_thread", "loop")
 
     def __init__(self) -> None:
@@ -251,7 +255,7 @@ class _ThreadCall(Generic[R]):
         """Call the function and wake the task. Runs in the thread."""
         try:
             self._results.append(self._work())
-        except BaseException as error:  # for the task to raise, whatever it is
+        except BaseException as error:  # of any type: the task raises it
             self._error = error
         finally:
             self._waiter.wake()

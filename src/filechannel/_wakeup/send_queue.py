@@ -130,12 +130,12 @@ class SendQueue:
     def sleep(self, entry: QueueEntry, until: float | None, longest_pause: float) -> bool:
         """Block the thread like `wait`, at most until *until* (monotonic clock). Return False if that was reached."""
         while not self._is_first(entry) and not entry.is_sender_closed():
-            left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
-            if left <= 0:
+            remaining = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
+            if remaining <= 0:
                 return False
             wakeup = entry.sleeper = ThreadWakeup()
             if not self._is_first(entry) and not entry.is_sender_closed():
-                wakeup.wait(left)
+                wakeup.wait(remaining)
         return entry.is_sender_closed() or self._capacity_waiters.sleep(
             lambda: self._may_append(entry), until, longest_pause
         )

@@ -129,12 +129,12 @@ class Waiters:
             if not self._register(waiter, waiter.loop, has_data):
                 await waiter.wait()
         finally:
-            self.leave(waiter)
+            self.stop_waiting(waiter)
 
-    def enter(self, has_data: Callable[[], bool]) -> Future[None] | None:
+    def start_waiting(self, has_data: Callable[[], bool]) -> Future[None] | None:
         """Return a future that is done when data may be available; None if it is, or if only `wait` is possible.
 
-        A caller that stops waiting before the future is done calls `leave`.
+        A caller that stops waiting before the future is done calls `stop_waiting`.
         """
         future = None if self._polls or self._wake_pipe is None else make_future()
         if future is None:
@@ -144,7 +144,7 @@ class Waiters:
             is_available = self._register(future, future.get_loop(), has_data)
         finally:
             if is_available:
-                self.leave(future)
+                self.stop_waiting(future)
         return None if is_available else future
 
     def _register(self, waiter: Waiter | Future[None], loop: object, has_data: Callable[[], bool]) -> bool:
@@ -159,7 +159,7 @@ class Waiters:
         self._announce_task()
         return has_data()
 
-    def leave(self, waiter: Waiter | Future[None]) -> None:
+    def stop_waiting(self, waiter: Waiter | Future[None]) -> None:
         """Remove a waiter."""
         with self._lock.held():
             self._waiting.pop(waiter, None)
@@ -175,7 +175,7 @@ class Waiters:
                 with anyio.move_on_after(pause):
                     await waiter.wait()
             finally:
-                self.leave(waiter)
+                self.stop_waiting(waiter)
             pause = min(2 * pause, longest_pause)
 
     def _announce_task(self) -> None:
@@ -213,7 +213,7 @@ class Waiters:
         words = None if watched is None else self._words[watched]
         missed = [waiter for waiter, has_data in waiting if has_data()]
         for waiter in missed:
-            self.leave(waiter)
+            self.stop_waiting(waiter)
         wake_together(missed)
         self._words_without_data = words if words is not None and not missed and words[-4] & WAKE_LOOPS else None
         return True
@@ -232,16 +232,16 @@ class Waiters:
         with ensured(self._sleeping.discard, wakeup):
             self._sleeping.add(wakeup)
             while not has_data():
-                left = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
-                if left <= 0:
+                remaining = _LONGEST_SLEEP if until is None else min(until - time.monotonic(), _LONGEST_SLEEP)
+                if remaining <= 0:
                     return False
                 if self._polls:
-                    self._pause(wakeup, has_data, min(pause, left))
+                    self._pause(wakeup, has_data, min(pause, remaining))
                     pause = min(2 * pause, longest_pause)
                     continue
                 seen = self._announce(WAKE_THREADS)
                 if not has_data():
-                    wait_word(self._words, self._word, seen, left)
+                    wait_word(self._words, self._word, seen, remaining)
             return True
 
     @staticmethod
@@ -292,11 +292,13 @@ class Waiters:
 
     def _register_again(self, waiting: dict[Waiter | Future[None], Callable[[], bool]]) -> None:
         """Register waiters again that should have been woken and perhaps were not."""
-        # The task of a completed future may not call `leave` any more; the task of a waiter always does.
-        left = {who: has_data for who, has_data in waiting.items() if not isinstance(who, Future) or not who.done()}
+        # The task of a completed future may not call `stop_waiting` any more; the task of a waiter always does.
+        still_waiting = {
+            who: has_data for who, has_data in waiting.items() if not isinstance(who, Future) or not who.done()
+        }
         with self._lock.held():
-            self._waiting = left | self._waiting
-        if left and not self._polls:
+            self._waiting = still_waiting | self._waiting
+        if still_waiting and not self._polls:
             WATCHDOG.watch(self)  # it may have rescanned while the waiters were not registered
             self._announce_task()
 

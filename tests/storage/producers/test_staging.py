@@ -38,7 +38,7 @@ def test_payloads_come_back(path: Path) -> None:
 def test_consumed_files_are_removed(path: Path) -> None:
     """A staged file is deleted when all of it was read."""
     staged = staging(path).write(records([b"a"], [b"b"]))
-    taken = staging(path).take(staged)
+    taken = staging(path).read_and_remove(staged)
     assert next(taken) == Records.of([b"a"])
     assert list(path.glob("staging/*/*")) != []
     assert list(taken) == records([b"b"])

@@ -70,7 +70,7 @@ def test_messages_may_be_sent_during_a_lookup(
 ) -> None:
     """The position of the first message is found as such, though it and many more are sent in this moment."""
     _after_look(store, monkeypatch, look, lambda: _send_all(store))
-    found = store.lookup.earliest() if find == "earliest" else store.lookup.at_or_behind(0)
+    found = store.lookup.earliest() if find == "earliest" else store.lookup.at_or_after(0)
     assert (found.offset, found.sequence) == (0, 0)
 
 

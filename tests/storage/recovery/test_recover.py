@@ -293,7 +293,7 @@ def test_what_was_cut_is_in_quarantine(path: Path, boots: Boots, caplog: pytest.
         assert message.offset.to_bytes(8, "little") in content
         assert message.payload in content
     assert messages[4].payload not in content
-    assert caplog.text.count("5 records behind the valid end") == 1
+    assert caplog.text.count("5 records after the valid end") == 1
 
 
 def test_what_was_quarantined_is_quarantined_once(path: Path, tmp_path: Path, boots: Boots) -> None:

@@ -111,7 +111,7 @@ def test_opening_for_writing_puts_it_aside_and_logs_an_error(path: Path, caplog:
     assert left + behind == SENT - 1
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert f"{behind} records behind the valid end" in record.message
+    assert f"{behind} records after the valid end" in record.message
     assert f"bytes in {segments} segments" in record.message
     assert f"filechannel verify {copy}" in record.message
     assert f"filechannel repair {copy} --apply" in record.message

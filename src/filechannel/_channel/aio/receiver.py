@@ -39,10 +39,10 @@ class Receiver(BaseReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
 
     def _begin_wait(self) -> Future[None] | None:
         subscription = self._subscription
-        return None if subscription.options.spin else subscription.waiters.enter(self._has_data)
+        return None if subscription.options.spin else subscription.waiters.start_waiting(self._has_data)
 
     def _end_wait(self, future: object, /) -> None:
-        self._subscription.waiters.leave(cast("Future[None]", future))
+        self._subscription.waiters.stop_waiting(cast("Future[None]", future))
 
     def _receive_slowly(self) -> Coroutine[object, object, object]:
         return self._wait_for(self._take)

@@ -70,7 +70,7 @@ def _find_stored(store: Store, log_position: LogPosition) -> LogPosition | None:
     """Return the same for a position that is not older than what is stored."""
     if log_position.offset > store.lookup.latest().offset:
         return None
-    found = store.lookup.at_or_behind(log_position.offset)
+    found = store.lookup.at_or_after(log_position.offset)
     if found.offset // OFFSET_GAP > log_position.offset // OFFSET_GAP:
         return found
     return found if (found.offset, found.sequence) == (log_position.offset, log_position.sequence) else None

@@ -74,12 +74,12 @@ class RepairApplier:
                 self._quarantine.keep(head.path, _reason(change))
             self._make(change, change.repaired_segments[0], first)
         if head.is_compressed or not stays:
-            self._quarantine.take(head.path, _reason(change))
+            self._quarantine.move(head.path, _reason(change))
         plain_is_left = head.is_compressed and not stays and self._files.exists(first)
         if plain_is_left:  # the other encoding, of an interrupted compression: the next round checks it
             return
         if not stays and self._files.exists(index_path(first)):
-            self._quarantine.take(index_path(first), _reason(change))
+            self._quarantine.move(index_path(first), _reason(change))
 
     def _make(self, change: Change, repaired: RepairedSegment, path: Path) -> None:
         """Write a segment under a temporary name, with its index, and rename it."""

@@ -52,7 +52,7 @@ class PositionRepair:
         path = self._scan.path / finding.file
         if finding.kind == "producer":
             what = f"move it to {QUARANTINE}/; the producer's position is searched for in the log"
-            return what, partial(self._quarantine.take, path, finding.what)
+            return what, partial(self._quarantine.move, path, finding.what)
         if self._files.other_kind(path) is not None:
             what = f"move it to {QUARANTINE}/, and let consumer {name_of(path.name)!r} start again {self._where()}"
             return what, partial(self._make, path, finding)
@@ -88,7 +88,7 @@ class PositionRepair:
 
         A directory cannot be replaced in one step: if the process is killed in between, the consumer does not exist.
         """
-        put_aside = self._quarantine.take if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
+        put_aside = self._quarantine.move if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
         put_aside(path, finding.what)
         self._files.write_atomically(path, self._at(path, *self._oldest(), b""), self._mode)
 

@@ -228,7 +228,7 @@ class _Planner:
             if scan.files.is_file(path):
                 self._quarantine.keep(path, problem)
             elif scan.files.exists(path):
-                self._quarantine.take(path, problem)
+                self._quarantine.move(path, problem)
             rebuilt.manifest.write(scan.files, scan.path)
 
         guesses = f" ({'; '.join(rebuilt.guesses)})" if rebuilt.guesses else ""
@@ -241,7 +241,7 @@ class _Planner:
             if finding.kind in {"half-made", "orphan", MISPLACED}:
                 path = self._scan.path / finding.file
                 what = f"move it to {QUARANTINE}/: {finding.what}"
-                yield Action(file=finding.file, what=what, do=partial(self._quarantine.take, path, finding.what))
+                yield Action(file=finding.file, what=what, do=partial(self._quarantine.move, path, finding.what))
 
     # Segments
 
@@ -279,11 +279,11 @@ class _Planner:
             def keep() -> None:
                 control, manifest = scan.control, scan.manifest
                 if control is not None and manifest is not None and control.is_foreign(manifest.id):
-                    self._quarantine.take(path, reason)  # its checkpoints would be taken for those of this channel
+                    self._quarantine.move(path, reason)  # its checkpoints would be taken for those of this channel
                 elif scan.files.is_file(path):
                     self._quarantine.keep_content(CONTROL, scan.files.read(path, CONTROL_SIZE), reason)
                 elif scan.files.exists(path):
-                    self._quarantine.take(path, reason)
+                    self._quarantine.move(path, reason)
 
             what = f"keep a copy in {QUARANTINE}/ and open the channel, which finds the end of the log again"
             yield Action(file=CONTROL, what=what, do=keep)

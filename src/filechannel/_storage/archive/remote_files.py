@@ -130,6 +130,8 @@ class MemoryFiles(RemoteFiles):
 
 @final
 class _MemoryFile:
+    """The open file of `MemoryFiles`."""
+
     def __init__(self, content: memoryview) -> None:
         self._content = content
         self.size: int = content.nbytes

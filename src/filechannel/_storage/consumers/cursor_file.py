@@ -189,9 +189,9 @@ def read_term(content: Buffer) -> int | None:
     return expires if crc == crc32c(TERM_CHECKED.pack(expires)) else None
 
 
-def pack_departure(content: Buffer, left: int) -> bytes:
+def pack_departure(content: Buffer, departed: int) -> bytes:
     """Return the bytes for a file that say when (ns since the epoch) its owner was gone."""
-    fields = (left, _since(content))
+    fields = (departed, _since(content))
     return DEPARTURE.pack(*fields, crc32c(DEPARTURE_CHECKED.pack(*fields)))
 
 
@@ -199,9 +199,9 @@ def read_departure(content: Buffer) -> int | None:
     """Return when the last owner was known to be gone (ns since the epoch); None if that was not noted yet."""
     if memoryview(content).nbytes < HEAD_SIZE:
         return None
-    left, since, crc = DEPARTURE.unpack_from(content, CURSOR_DEPARTURE)
-    whole = crc == crc32c(DEPARTURE_CHECKED.pack(left, since))
-    return left if whole and since == _since(content) else None
+    departed, since, crc = DEPARTURE.unpack_from(content, CURSOR_DEPARTURE)
+    whole = crc == crc32c(DEPARTURE_CHECKED.pack(departed, since))
+    return departed if whole and since == _since(content) else None
 
 
 def _since(content: Buffer) -> int:
@@ -211,8 +211,8 @@ def _since(content: Buffer) -> int:
 
 def is_overdue(content: Buffer, now: int) -> bool:
     """Return whether a name had no live owner for its expiry time. The caller knows that it has no owner now."""
-    expires, left = read_term(content), read_departure(content)
-    return expires is not None and left is not None and left + expires <= now
+    expires, departed = read_term(content), read_departure(content)
+    return expires is not None and departed is not None and departed + expires <= now
 
 
 # Transactions

@@ -74,7 +74,7 @@ class Cursors:
     ) -> None:
         """*locks* are those of the channel. *count_change* notifies every process that the set of names changed.
 
-        *check_directory* is called before a name is looked up; it raises if the directory is not the channel's now.
+        *check_directory* is called before a name is looked up; it raises if the path leads to another directory now.
         """
         self._files = files
         self._directory = directory
@@ -252,7 +252,7 @@ class Cursors:
             self._files.close(descriptor)
 
     def names(self) -> list[str]:
-        """Return every registered name whose file can be changed; files that are not regular files are left alone."""
+        """Return every registered name whose file can be changed; only regular files ever are."""
         names = {name_of(file) for file in self._files.list(self._directory)}
         return sorted(name for name in names if name is not None and self._files.is_file(self._path(name)))
 

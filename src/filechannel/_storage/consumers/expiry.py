@@ -24,7 +24,7 @@ def remove_expired(consumer_listing: ConsumerListing, cursors: Cursors) -> list[
 def _is_over(registration: Registration, cursors: Cursors, now: int) -> bool:
     if registration.expires is None or registration.owner is not None:
         return False
-    if registration.left is None:
+    if registration.departed is None:
         cursors.note_departure(registration.name)
         return False
-    return registration.left + registration.expires <= now and cursors.remove_overdue(registration.name)
+    return registration.departed + registration.expires <= now and cursors.remove_overdue(registration.name)

@@ -47,7 +47,7 @@ class Registration:
     """The live owner, if there is one."""
     expires: int | None
     """After how long without a live owner it expires (ns); None if it stays until it is removed."""
-    left: int | None
+    departed: int | None
     """When the last owner was known to be gone (ns since the epoch)."""
     members: tuple[int, ...] | None = None
     """The slots of the processes that have members of this group; None for a single consumer."""
@@ -68,7 +68,7 @@ class ConsumerListing:
     ) -> None:
         """*locks* are those of the channel, if this process has it open for writing.
 
-        *check_directory* is called before files are read; it raises if the directory is not the channel's any more.
+        *check_directory* is called before files are read; it raises if the path leads to another directory now.
         """
         self._files = files
         self._directory = directory
@@ -146,8 +146,7 @@ class ConsumerListing:
         path = self._path(name)
         lock = lock_of(path)
         with suppress(FileNotFoundError):
-            # Check the lock before reading the departure: an owner that leaves in between counts as one that has not
-            # left yet.
+            # Check the lock before reading the departure: an owner that leaves in between counts as still present.
             is_owned = sight.is_taken(lock + NAME_OWNER)
             head = self._head(path)
             if not is_being_registered(head):

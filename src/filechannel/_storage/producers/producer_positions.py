@@ -10,7 +10,7 @@ that does not exist (its writer died, or its flush failed), or there may have be
 was lost.
 
 A slot whose record was removed is trusted. Therefore every process calls `Producers.release_before` before it
-removes segments, for whatever reason. It makes the newest slot of every file the valid one, and flushes the files.
+removes segments for any reason. It makes the newest slot of every file the valid one, and flushes the files.
 """
 
 from __future__ import annotations
@@ -338,7 +338,7 @@ class _Records:
             at = Offset(at + RECORD_HEADER_SIZE + len(payload))
 
     def _bridge(self, at: Offset, following: Offset) -> Offset:
-        """Return the offset behind an offset gap; `CorruptRecordError` if records are missing."""
+        """Return the offset after an offset gap; `CorruptRecordError` if records are missing."""
         previous_end = self._segments.get(following).header.previous_end
         if previous_end > at:
             name, channel = self._segments.path(following).name, self._segments.directory.parent
@@ -363,7 +363,7 @@ class Producers:
     ) -> None:
         """*create* calls a function that creates a file, with disk space that is reserved for this if the disk is full.
 
-        *check_directory* is called before a file is looked up; it raises if the directory is not the channel's now.
+        *check_directory* is called before a file is looked up; it raises if the path leads to another directory now.
         """
         self._files = files
         self._directory = directory

@@ -118,7 +118,7 @@ class Staging:
         finally:
             self._files.close(descriptor)
 
-    def take(self, staged: Staged) -> Iterator[Records]:
+    def read_and_remove(self, staged: Staged) -> Iterator[Records]:
         """Like `read`, but remove the file at its end, which frees its page cache for the data that is written next.
 
         For the process that publishes. If publishing fails, the file is not needed again: the batch is staged again.

@@ -20,7 +20,7 @@ from ..segments.compressed_segment import StoredSegment
 from ..segments.segment import Segment, Window
 from ..store_events import StoreEvents
 from .lookup import LogLookup
-from .resync import behind_gap
+from .resync import resume_after
 
 Decode = Callable[[bytes], object]
 Refuse = Callable[[int, int, bytes, Exception], NoReturn]
@@ -260,15 +260,15 @@ class LogReader:
             self._unbind(reader)
         elif window.end < segment.limit and window.begin != offset:
             self._unbind(reader)  # the window may only cut off the record; one that begins here has all of it
-        elif (log_position := self._behind_unfinished(segment, offset)) is not None:
+        elif (log_position := self._after_unfinished(segment, offset)) is not None:
             self._unbind(reader)
             reader.move(log_position.offset, log_position.sequence)
         elif self._skip_damage:
-            self._skip_to(reader, self._behind(segment, offset, reader.sequence), segment.explain(offset, reason))
+            self._skip_to(reader, self._after_damage(segment, offset, reader.sequence), segment.explain(offset, reason))
         else:
             raise self._corrupt(segment.path, offset, segment.explain(offset, reason))
 
-    def _behind_unfinished(self, segment: StoredSegment, offset: Offset) -> LogPosition | None:
+    def _after_unfinished(self, segment: StoredSegment, offset: Offset) -> LogPosition | None:
         """Return where the next segment begins if its header says that this one, which stores no end, ends here.
 
         Records are flushed before the end of their segment is stored. So after a power cut that end may be missing
@@ -280,14 +280,14 @@ class LogReader:
             return None
         return self._up_to_stop(LogPosition(header.begin, header.first_sequence))
 
-    def _behind(self, segment: StoredSegment, offset: Offset, sequence: int) -> LogPosition:
+    def _after_damage(self, segment: StoredSegment, offset: Offset, sequence: int) -> LogPosition:
         """Return where to resume after damage.
 
         How many messages were lost is known only if an index entry is found there; otherwise one is assumed.
         """
         stop = min(segment.limit, self._control.write_offset)
         entries = self._lookup.entries(segment)
-        target = behind_gap(segment, offset, stop, entries) or stop
+        target = resume_after(segment, offset, stop, entries) or stop
         known = [entry.log_position for entry in entries if entry.offset == target]
         return known[0] if known else LogPosition(target, sequence + 1)
 

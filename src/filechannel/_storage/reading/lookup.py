@@ -117,11 +117,11 @@ class LogLookup:
             raise CorruptRecordError(name, Offset(offset), reason, path=self._segments.directory.parent)
         return previous_end
 
-    def at_or_behind(self, offset: int) -> LogPosition:
+    def at_or_after(self, offset: int) -> LogPosition:
         """Return the first record boundary at or after an offset of the channel."""
-        return self._retry_if_reclaimed(lambda: self._at_or_behind(offset))
+        return self._retry_if_reclaimed(lambda: self._at_or_after(offset))
 
-    def _at_or_behind(self, offset: int) -> LogPosition:
+    def _at_or_after(self, offset: int) -> LogPosition:
         tail = self.latest()
         if offset >= tail.offset:
             return tail  # even if messages are sent in the meantime

@@ -1,6 +1,6 @@
 """The record walk: the records of one segment in order, with the damage between them.
 
-All code that reads a segment past damage uses this walk: recovery to find and keep what lies behind the end of the log,
+All code that reads a segment past damage uses this walk: recovery to find and keep what lies after the end of the log,
 verification to check every byte. The records come in runs instead of one by one, so that the core checks them, and not
 a loop in Python. Code that only wants to get from one record boundary to another skips records instead: see `lookup`.
 """
@@ -17,7 +17,7 @@ from ..._format import read_record, skip_records
 from ..._format.layout import RECORD_HEADER_SIZE
 from ..._offset import Offset
 from ..segments.segment_index import IndexEntry
-from .resync import UNWRITTEN, Readable, behind_gap, claimed_end
+from .resync import UNWRITTEN, Readable, claimed_end, resume_after
 
 _CHUNK = 1 << 20  # bytes that are read at a time
 
@@ -66,7 +66,7 @@ def walk_records(
             yield run
         if at < stop:
             farthest = UNWRITTEN if at >= certain else None
-            found = behind_gap(segment, at, stop, entries, farthest) or stop
+            found = resume_after(segment, at, stop, entries, farthest) or stop
             if at >= certain and found == stop:
                 return
             yield Damage(at, found, _reason(segment, at, stop))

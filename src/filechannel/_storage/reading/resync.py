@@ -49,7 +49,7 @@ def claimed_end(segment: Readable, offset: int, stop: int) -> Offset | None:
     return end if end <= stop else None
 
 
-def behind_damaged(segment: Readable, offset: int, stop: int) -> Offset | None:
+def end_of_damaged(segment: Readable, offset: int, stop: int) -> Offset | None:
     """Return where a damaged record claims to end, if a valid record or *stop* is there; else None."""
     end = claimed_end(segment, offset, stop)
     return end if end is not None and (end == stop or _is_record(segment, end, stop)) else None
@@ -73,19 +73,19 @@ def next_record(
     return None
 
 
-def behind_gap(
+def resume_after(
     segment: Readable, offset: int, stop: int, entries: Sequence[IndexEntry], farthest: int | None = None
 ) -> Offset | None:
     """Return where valid records resume after an invalid one at an offset; *stop* or None if there are none."""
-    return behind_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, entries, farthest)
+    return end_of_damaged(segment, offset, stop) or next_record(segment, offset + 1, stop, entries, farthest)
 
 
 def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> Offset | None:
     if _is_record(segment, start, stop):
         return Offset(start)
-    left = stop - start if farthest is None else farthest
-    while (start := _behind_zeros(segment, start, stop)) < stop and left > 0:
-        left -= _STEP
+    remaining = stop - start if farthest is None else farthest
+    while (start := _after_zeros(segment, start, stop)) < stop and remaining > 0:
+        remaining -= _STEP
         end = min(start + 2 * _STEP, stop)
         content, position = segment.span(start, end)
         found = find_record(content, position, position + end - start, start)
@@ -95,7 +95,7 @@ def _search(segment: Readable, start: int, stop: int, farthest: int | None) -> O
     return None
 
 
-def _behind_zeros(segment: Readable, start: int, stop: int) -> int:
+def _after_zeros(segment: Readable, start: int, stop: int) -> int:
     """Return an offset before which no record begins, because there are only zeros from *start* up to it."""
     at = start
     while at < stop:

@@ -37,12 +37,12 @@ class Quarantine:
         self._records = self._bytes = self._segments = 0
         self._control = control
 
-    def move_file(self, path: Path, reason: str) -> None:
+    def move_and_log(self, path: Path, reason: str) -> None:
         """Move a whole file to the quarantine, and log that."""
-        target = self.take(path, reason)
+        target = self.move(path, reason)
         _logger.warning("%s is not a segment (%s); moved to %s", path, reason, target)
 
-    def take(self, path: Path, reason: str) -> Path:
+    def move(self, path: Path, reason: str) -> Path:
         """Move a whole file to the quarantine, and return its new path."""
         target = self._new_path(path.name)
         self._files.replace(path, target)
@@ -103,7 +103,7 @@ class Quarantine:
             self._records += len(found)
             self._bytes += sum(len(record) - QUARANTINED.size for record in found)
             self._segments += 1
-            reason = f"{len(found)} records behind the valid end of the log"
+            reason = f"{len(found)} records after the valid end of the log"
             try:
                 self.keep_content(f"{start:020}.records", b"".join(found), reason)
             except DiskFullError:
@@ -128,7 +128,7 @@ class Quarantine:
         hint = f"; {verify_command(self._channel)} and {repair_command(self._channel)} before opening would keep them"
         _logger.log(
             logging.ERROR if damaged else logging.WARNING,
-            "%s: %d records behind the valid end at offset %d (%d bytes in %d segments) were moved to %s%s",
+            "%s: %d records after the valid end at offset %d (%d bytes in %d segments) were moved to %s%s",
             self._channel,
             self._records,
             cut,

@@ -202,7 +202,7 @@ class Recovery:
         except FileNotFoundError:
             return False
         except ValueError as error:
-            self._quarantine.move_file(path, str(error))
+            self._quarantine.move_and_log(path, str(error))
             return False
         return True
 
@@ -241,7 +241,7 @@ class Recovery:
     # Consumers
 
     def _move_cursors(self, tail: Tail) -> None:
-        """Move consumers that are beyond the cut back to it: they have read everything that is left."""
+        """Move consumers that are beyond the cut back to it: they have read every remaining message."""
         self._cursors.move_unowned(LogPosition(tail.offset, tail.sequence), back=True)
         self._cursors.reset_rings()
         self._cursors.flush()

@@ -137,9 +137,9 @@ def narrowed(
     """Narrow the range to read to what filters on offset and sequence let pass."""
     low, high = _range(filters, OFFSET)
     if low is not None and low > start.offset:
-        start = store.lookup.at_or_behind(min(low, stop.offset))
+        start = store.lookup.at_or_after(min(low, stop.offset))
     if high is not None and high + 1 < stop.offset:
-        stop = store.lookup.at_or_behind(max(high + 1, start.offset))
+        stop = store.lookup.at_or_after(max(high + 1, start.offset))
     low, high = _range(filters, SEQUENCE)
     if low is not None and low > start.sequence:
         start = store.lookup.numbered(min(low, stop.sequence))

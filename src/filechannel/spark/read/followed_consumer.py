@@ -125,7 +125,7 @@ class Followed:
     def bounded(self, begin: LogPosition, end: LogPosition, records: int | None, size: int | None) -> LogPosition:
         """Return where a batch ends that has at most *records* messages and not many more than *size* bytes."""
         if size is not None and end.offset - begin.offset > size:
-            end = self.store.lookup.at_or_behind(begin.offset + size)
+            end = self.store.lookup.at_or_after(begin.offset + size)
         if records is not None and end.sequence - begin.sequence > records:
             end = self.store.lookup.numbered(begin.sequence + records)
         self._checked = end

@@ -139,7 +139,7 @@ def _take(staging: Staging, written: Written) -> Iterator[Records]:
     if written.host not in ("", socket.gethostname()) and not staging.has(written.staged):
         found = f"a directory without {written.staged.name}, which a task staged on host {written.host}"
         raise ChannelMismatchError(staging.channel, f"channel {written.channel}", found, socket.gethostname())
-    return staging.take(written.staged)
+    return staging.read_and_remove(written.staged)
 
 
 def _append(store: WritableStore, append: Callable[[], object], timeout: float | None) -> None:
