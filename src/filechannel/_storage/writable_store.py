@@ -148,7 +148,7 @@ class WritableStore(Store):
 
         The caller holds the open lock. If this fails, it calls `discard` and closes the membership.
         """
-        self.segments.keep_directory_open()
+        self.segments.names.keep_directory_open()
         self._configuration.apply_capacity()
         self.control.using_reserve(lambda: self.log.begin(alone=alone, beyond=resume))
         self.flusher.flush_finished_later()

@@ -291,11 +291,11 @@ class Flusher:
                 self._lock.check_storable()
                 self._control.end_flush(FLUSHING_SEGMENTS)
             if work.names_changed:
-                self._segments.flush_names()
+                self._segments.names.flush()
                 self._control.check_running()  # only a read detects a shutdown, and a directory cannot be read
                 self._log.dirty.names_were_flushed(work.names)
             self._check_names(work)
-            self._segments.check_directory(self._control)
+            self._segments.names.check_directory(self._control)
         except OSError as error:
             raise self._handle_failed_flush(error) from error
 
@@ -306,7 +306,7 @@ class Flusher:
         control page or the directory recorded that before the file changed, so they are checked after the file. The
         page comes last, because a compressed segment may be reclaimed in between.
         """
-        directory = self._segments.open_directory()
+        directory = self._segments.names.open_directory()
         for segment in [each for each in work.segments if not each.is_in(directory)]:
             begin, control = segment.begin, self._control
             if self._segments.has_other_encoding(begin, segment.id):

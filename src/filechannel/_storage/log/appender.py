@@ -171,7 +171,7 @@ class Appender:
             # The segment is empty and still too small: a larger file takes its name.
             self.begin_segment(begin, sequence, finished.header.previous_end, need)
             # After a power cut the name must not refer to the old file again, which is invalidated now.
-            self._segments.flush_names()
+            self._segments.names.flush()
             finished.invalidate()
             self.announce_change()
 
@@ -348,7 +348,7 @@ class Appender:
             if segment is not None:
                 segment.flush()
             if removed:
-                self._segments.flush_names()
+                self._segments.names.flush()
         except OSError as error:
             self._dirty.failed(error)
 

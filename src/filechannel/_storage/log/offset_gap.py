@@ -101,7 +101,7 @@ class OffsetGap:
     def _make_durable(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
         try:
             self._segments.get(begin).flush()
-            self._segments.flush_names()
+            self._segments.names.flush()
             self._checkpoint(end, sequence)
         except OSError as error:
             self._dirty.failed(error)
@@ -110,7 +110,7 @@ class OffsetGap:
         if stale:  # the new segment was announced with the roll
             self._appender.announce_change()
         try:
-            self._segments.flush_names()
+            self._segments.names.flush()
             self._checkpoint(begin, sequence)
         except OSError as error:
             self._dirty.failed(error)

@@ -89,7 +89,7 @@ class NextSegment:
         """Give the writer what it needs for a fast roll."""
         space = len(file.map) - SEGMENT_HEADER_SIZE
         window = space if len(file.map) < SMALLEST else space // 2
-        directory = self._segments.open_directory()
+        directory = self._segments.names.open_directory()
         self._writer.prepare_next(
             file,
             file.map,
