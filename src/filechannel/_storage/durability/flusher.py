@@ -318,7 +318,8 @@ class Flusher:
 
     def known_loss(self, offset: int) -> StorageError | None:
         """Return the error of the failed flush in this process that lost the record at an offset; None if none did."""
-        return next((error for lost, error in self._lost if offset in lost), None)
+        lost = self._lost.copy()  # another thread may be in `_handle_failed_flush`, and append to it meanwhile
+        return next((error for offsets, error in lost if offset in offsets), None)
 
     def failed_elsewhere(self) -> StorageError:
         """Return the error for messages that a failed flush of another process has affected."""
