@@ -11,7 +11,7 @@ A failed flush is final. The kernel reports a write error only once; the next `f
 - Every sender whose message may not be on disk gets an error. Under `FSYNC` those are the senders that wait, and the
   next `flush` raises, too. Otherwise every later `flush` raises, in any process, because receivers have seen messages
   that may not be on disk.
-- This ends when those messages are no longer stored, or with the next boot: recovery then finds out what is on disk.
+- This ends when those messages are no longer stored, or with the next boot: recovery then determines what is on disk.
 
 Only an error of the kernel about data is a failed flush. Running out of descriptors must not look like one, so files
 are kept open until they are flushed.
@@ -74,9 +74,9 @@ class Flusher:
         self._producers = producers
         self._lock = SharedLock(control.map, FLUSH_LOCK, processes, flushes=FLUSHES)
         self._unreported: StorageError | None = None
-        """The error of a failed flush of this process that no `flush` has raised yet."""
+        """The error of the last failed flush of this process, until a `flush` has raised it and durability is known."""
         self._reported = control.failed_flushes
-        """The count of failed flushes, of all processes, when a `flush` last raised or the channel was opened."""
+        """The number of failed flushes, of all processes, that a `flush` here has reported."""
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
         self._closed = False
         self._finished_flush = TimedCall(FLUSH_LANE, self._begin_flush_of_finished)
@@ -131,7 +131,7 @@ class Flusher:
         self._lock.refuse_reentry("nothing was flushed")
 
     def flush_if_needed(self) -> None:
-        """Flush unless everything is on disk already. `Busy` if another process keeps the flush lock for longer."""
+        """Flush unless everything is on disk already. `Busy` if another process holds the flush lock for too long."""
         if self._control.durable_offset < self._control.write_offset:
             with self._lock.held(briefly()):  # the previous holder may have flushed everything
                 if self._control.durable_offset < self._control.write_offset:
@@ -194,7 +194,7 @@ class Flusher:
     def forget_before(self, oldest: LogPosition) -> None:
         """Store on disk that the log begins at *oldest*; segments before it may then be deleted.
 
-        Nothing else is flushed. `Busy` if another process keeps the flush lock for longer.
+        Nothing else is flushed. `Busy` if another process holds the flush lock for too long.
         """
         with self._lock.held(briefly()):
             last = self._control.checkpoint()
@@ -205,7 +205,7 @@ class Flusher:
         """Store a checkpoint. If the last one has a higher offset, only its oldest offset is updated.
 
         A log cannot begin after the offset up to which it is known to be complete. If senders have dropped more than
-        that in the meantime, the dropped files stay until a checkpoint reaches far enough.
+        that by now, the dropped files stay until a checkpoint reaches far enough.
         """
         last = self._control.checkpoint()
         if last is not None and last.offset >= checkpoint.offset:
@@ -242,7 +242,7 @@ class Flusher:
         """Flush and publish all appended records. One commit serves all senders that appended before it.
 
         With *upto*: there is nothing to do if the record there is published already, because another thread or process
-        has flushed it. `Busy` if another thread or process keeps the flush lock and this thread may not sleep.
+        has flushed it. `Busy` if another thread or process holds the flush lock and this thread may not sleep.
         """
         self.refuse_reentry()
         with self._lock.held(may_sleep or _always):
@@ -250,7 +250,7 @@ class Flusher:
                 self._flush_data()
 
     def commit_with_lock(self) -> None:
-        """Do the same as `commit`, for a caller that already holds the flush lock with `held`."""
+        """Flush and publish all appended records, for a caller that already holds the flush lock with `held`."""
         self._flush_data()
 
     # The data

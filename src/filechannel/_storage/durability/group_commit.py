@@ -57,8 +57,8 @@ class GroupCommit:
         """Wakes many waiters at once; the code that knows the event loops installs a faster way."""
         self._ended = object()
         """Replaced by a new object each time a thread stops serving the queue."""
-        self._asked: object = None
-        """The value of `_ended` when a thread was last asked to serve the queue. While they are equal, it does."""
+        self._requested: object = None
+        """The value of `_ended` when a thread was last requested. While they are equal, a thread serves the queue."""
         events.append_refused.attach(self._publish_appended)
 
     def commit_later(self, ticket: Ticket) -> None:
@@ -69,9 +69,9 @@ class GroupCommit:
         """
         self._queue.put(ticket)
         ended = self._ended  # read after the put: a thread that stops later checks the queue again and finds the ticket
-        if self._asked is not ended:
-            self._begin_work()
-            self._asked = ended
+        if self._requested is not ended:
+            self._start_serving()
+            self._requested = ended
 
     def _publish_appended(self) -> None:
         """Have the records flushed that take up the capacity.
@@ -82,41 +82,41 @@ class GroupCommit:
         if tail.offset > self._control.write_offset:
             self.commit_later(Ticket(tail.offset - 1))
 
-    def _begin_work(self) -> None:
+    def _start_serving(self) -> None:
         try:
-            background_threads().do(self._work)
+            background_threads().do(self._serve)
         except NoThreadError:  # no thread can be started, for example because the interpreter is shutting down
-            self._work()
+            self._serve()
 
-    def _work(self) -> None:
+    def _serve(self) -> None:
         """Commit for the waiters. The background threads are few, so none of them waits long for another process."""
         for _ in range(_ROUNDS):
             waiting = self._take_waiting()
             if not waiting:
-                self._end_work()
+                self._stop_serving()
                 return
             if not self._commit_for(waiting, briefly()):
-                self._begin_to_wait(waiting)
+                self._serve_in_own_thread(waiting)
                 return
-        self._begin_work()
+        self._start_serving()
 
-    def _end_work(self) -> None:
+    def _stop_serving(self) -> None:
         self._ended = object()
-        if not self._queue.empty():  # a ticket was queued before `_ended` changed, so no other thread was asked
-            self._begin_work()
+        if not self._queue.empty():  # a ticket was queued before `_ended` changed, so no other thread was requested
+            self._start_serving()
 
-    def _begin_to_wait(self, waiting: list[Ticket]) -> None:
+    def _serve_in_own_thread(self, waiting: list[Ticket]) -> None:
         try:
-            start_thread(lambda: self._work_while_waiting(waiting), "filechannel-commit")
+            start_thread(lambda: self._serve_until_empty(waiting), "filechannel-commit")
         except NoThreadError:  # no more threads can be started
-            self._work_while_waiting(waiting)
+            self._serve_until_empty(waiting)
 
-    def _work_while_waiting(self, waiting: list[Ticket]) -> None:
-        """Do the work of `_work` in a dedicated thread: another process has the flush lock, and may be stopped."""
+    def _serve_until_empty(self, waiting: list[Ticket]) -> None:
+        """Commit for the waiters in a dedicated thread: another process has the flush lock, and may be stopped."""
         while waiting:
             self._commit_for(waiting)
             waiting = self._take_waiting()
-        self._end_work()
+        self._stop_serving()
 
     def _take_waiting(self) -> list[Ticket]:
         waiting: list[Ticket] = []
@@ -143,7 +143,7 @@ class GroupCommit:
                 loss = self._loss_of(ticket.offset)
                 ticket.error = loss if loss is not None or ticket.offset < visible else error
         except ClosedResourceError as failure:
-            # Another thread has just closed the channel. The waiters must be woken all the same.
+            # Another thread has just closed the channel. The waiters must be woken nevertheless.
             for ticket in waiting:
                 ticket.error = StorageError(
                     f"the channel was closed before a flush had confirmed what is on disk: {failure!r}"

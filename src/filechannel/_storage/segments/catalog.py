@@ -47,7 +47,7 @@ class MapUser(Protocol):
     """Uses files that a catalog has mapped."""
 
     def release_map(self, file: MappedFile, segments: list[Segment], /) -> None:
-        """Stop using a file that is to be unmapped, and its segments: too many files are mapped, or it was deleted.
+        """Stop using a file that will be unmapped, and its segments: too many files are mapped, or it was deleted.
 
         The list is empty if the file was deleted: readers decide themselves when to release that.
         """
@@ -82,7 +82,7 @@ class Segments:
         self._lock = Mutex()
         self._begins: list[Offset] = []
         self._mapped: dict[Offset, Segment] = {}
-        self._maps = Maps(most_mapped, self._is_newest, self._let_go)
+        self._maps = Maps(most_mapped, self._is_newest, self._release_map)
         self._users: list[MapUser] = []
         self.free_list = free_list
         self._closed = False
@@ -107,7 +107,7 @@ class Segments:
             self._known_epoch = epoch
 
     def add_user(self, user: MapUser) -> None:
-        """Have *user* release files before they are unmapped."""
+        """Have *user* release each file that will be unmapped."""
         self._users.append(user)
 
     def announce_change(self, announce: Callable[[], object]) -> None:
@@ -290,7 +290,7 @@ class Segments:
             del cause  # its traceback refers to this frame: the cycle would keep frame and maps alive
 
     def forget(self, begin: Offset) -> None:
-        """Open the segment again the next time, because another file has its name."""
+        """Drop what is known of a segment, because another file has its name: the next `get` opens it again."""
         with self._lock.held():
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
@@ -393,7 +393,7 @@ class Segments:
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Unmap a file if it was deleted: the map would keep its disk space. A file in the free list stays mapped.
 
-        Readers that use the file decide for themselves when to release it; see `LogReader.leave_removed`.
+        Readers that use the file decide when they release it; see `LogReader.leave_removed`.
         """
         if file is not None and not file.file.links:
             with self._lock.held():
@@ -450,7 +450,7 @@ class Segments:
         newest = self._mapped.get(self._begins[-1]) if self._begins else None
         return newest is not None and newest.file is file
 
-    def _let_go(self, file: MappedFile) -> None:
+    def _release_map(self, file: MappedFile) -> None:
         segments = [segment for segment in self._mapped.values() if segment.file is file]
         for segment in segments:
             del self._mapped[segment.begin]

@@ -27,7 +27,7 @@ class SegmentNames:
         self._kept = OpenFile(self._files, self._files.open_directory(self._path))
 
     def open_directory(self) -> OpenFile:
-        """Return the directory: the one that is kept open, or else opened until the last reference is dropped."""
+        """Return the directory: the one that is kept open, or another one, which is closed with its last reference."""
         return self._kept or OpenFile(self._files, self._files.open_directory(self._path))
 
     def check_directory(self, control: Control) -> None:
