@@ -228,7 +228,7 @@ def test_an_interrupted_flush_leaves_no_message_unseen(path: Path, monkeypatch: 
             raise KeyboardInterrupt
 
         with monkeypatch.context() as patch:
-            patch.setattr(channel._store.flusher, "commit_for", interrupted)
+            patch.setattr(channel._store.group_commit, "commit_for", interrupted)
             with pytest.raises(KeyboardInterrupt):
                 tx.send(1)
         assert rx.receive(timeout=60) == 1

@@ -110,6 +110,7 @@ def _nothing_varies() -> Iterator[Background]:
     with ExitStack() as stack:
         for target, value in (
             ("filechannel._storage.durability.flusher.background_threads", lambda: background),
+            ("filechannel._storage.durability.group_commit.background_threads", lambda: background),
             ("os.getpid", lambda: 4711),
             ("socket.gethostname", lambda: "host"),
             ("filechannel._storage.recovery.create.boot_id", lambda: b"b" * 16),

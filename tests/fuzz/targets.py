@@ -97,11 +97,12 @@ from filechannel._storage.producers.producer_positions import (
     slots_in,
 )
 from filechannel._storage.producers.staging import STAGING, Staged, Staging
-from filechannel._storage.segments.catalog import SEGMENTS, Segments
+from filechannel._storage.segments.catalog import Segments
 from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_begin_of, compressed_path
 from filechannel._storage.segments.compression_codecs import codec
 from filechannel._storage.segments.segment import Header, Segment, begin_of, segment_name, valid_end
 from filechannel._storage.segments.segment_index import index_path, indexed_begin_of, latest_time, read_entries
+from filechannel._storage.segments.segment_names import SEGMENTS
 from filechannel._storage.system.kernel_locks import KernelLocks
 from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import open_channel

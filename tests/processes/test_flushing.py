@@ -178,7 +178,7 @@ def test_every_waiter_gets_an_answer(
             other.meet()
             assert "StorageError" in failing(other, "send", b"theirs")
             with monkeypatch.context() as broken:
-                broken.setattr("filechannel._storage.durability.flusher._is_lost", damaged)
+                broken.setattr("filechannel._storage.durability.group_commit._is_lost", damaged)
                 for _ in range(2):
                     with anyio.fail_after(TIMEOUT), pytest.raises(StorageError, match="it is not known what is lost"):
                         await tx.send(b"ours")

@@ -32,7 +32,7 @@ class Background:
     def install(cls, monkeypatch: pytest.MonkeyPatch) -> Background:
         """Replace the threads by this object."""
         background = cls()
-        for module in ("durability.flusher", "log.prepare_next"):
+        for module in ("durability.flusher", "durability.group_commit", "log.prepare_next"):
             monkeypatch.setattr(f"filechannel._storage.{module}.background_threads", lambda: background)
         monkeypatch.setattr("filechannel._storage.durability.flusher.FINISHED_FLUSH_DELAY_SECONDS", 0)
         for module in ("durability.flusher", "segments.catalog", "consumers.cursors"):

@@ -14,7 +14,7 @@ from filechannel import ChannelOptions, Durability, StorageError
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._runtime.threads import background_threads
-from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.durability.group_commit import Ticket
 from filechannel._storage.durability.interval_flush import _flush
 from filechannel._storage.log import log
 from filechannel._storage.log.active_segment import ActiveSegment
@@ -249,7 +249,7 @@ def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypa
         for word in words:
             word.__enter__()
         for store, bell in zip(stores, wake_fifos, strict=True):
-            store.flusher.commit_later(Ticket(store.log.append([b"waits"]), bell))
+            store.group_commit.commit_later(Ticket(store.log.append([b"waits"]), bell))
         done = SimpleQueue[str]()
         background_threads().do(lambda: done.put("done"))
         assert done.get(timeout=60) == "done"

@@ -313,7 +313,7 @@ def test_a_position_without_offsets_for_a_gap_is_not_evidence(path: Path) -> Non
 
 def _gap_to(store: Store, begin: int) -> None:
     with store.log.writing():
-        store.log._gap._go_to(Offset(begin), store.control.write_offset)
+        store.log._gap._resume_at(Offset(begin), store.control.write_offset)
         store.log.appender.announce_change()
 
 

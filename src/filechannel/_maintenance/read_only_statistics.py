@@ -37,8 +37,9 @@ from .._storage.reading.lookup import LogLookup
 from .._storage.recovery.create import open_control_file
 from .._storage.recovery.read_only import open_control_to_read
 from .._storage.recovery.unreachable_records import Unreachable
-from .._storage.segments.catalog import SEGMENTS, Segments, Usage
+from .._storage.segments.catalog import Segments, Usage
 from .._storage.segments.segment import SegmentLimits
+from .._storage.segments.segment_names import SEGMENTS
 from .._storage.system.os_calls import Files
 
 _MAPPED = 2  # segments; none is read

@@ -23,9 +23,9 @@ from .._storage.archive.archive import archived, archived_path, open_archived
 from .._storage.archive.remote_files import TEMPORARY, RemoteFiles
 from .._storage.consumers.attempts import Attempts
 from .._storage.manifest import MANIFEST, Manifest
-from .._storage.segments.catalog import SEGMENTS
 from .._storage.segments.compressed_segment import CompressedSegment, compressed_path
 from .._storage.segments.segment_index import index_path, pack_entries, read_entries
+from .._storage.segments.segment_names import SEGMENTS
 from .._storage.system.os_calls import Files
 from .._storage.writable_store import WritableStore
 from .background.compress_segment import Candidate, SegmentCompressor

@@ -28,8 +28,8 @@ from .recovery.create import (
 from .recovery.ownership import Ownership, ownership_of
 from .recovery.read_only import list_segments, open_to_read
 from .recovery.recover import recover_if_needed
-from .segments.catalog import SEGMENTS
 from .segments.free_list import FreeList
+from .segments.segment_names import SEGMENTS
 from .store import ChannelFiles, ReadOnlyStore, Store
 from .system.os_calls import Files
 from .writable_store import WritableStore

@@ -32,6 +32,7 @@ from .control.process_slots import Processes
 from .control.wake_fifos import WAKE_FIFOS, WakeFifos
 from .disk_reserve import DiskReserve
 from .durability.flusher import Flusher, briefly
+from .durability.group_commit import GroupCommit
 from .log.log import Log
 from .manifest import Manifest
 from .producers.producer_positions import PRODUCERS, Producers
@@ -102,6 +103,7 @@ class WritableStore(Store):
         lookup = LogLookup(files, control, segments, self.log.store_index_entries)
         super().__init__(opened, events, lookup, consumer_listing, backlog, MaintenanceLock(control, membership))
         self.flusher: Flusher = Flusher(control, segments, self.log, self.cursors, self.producers, processes, events)
+        self.group_commit: GroupCommit = GroupCommit(control, segments, self.flusher, events)
         self.reclaim: Reclaim = Reclaim(
             control,
             segments,
@@ -146,7 +148,7 @@ class WritableStore(Store):
 
         The caller holds the open lock. If this fails, it calls `discard` and closes the membership.
         """
-        self.segments.keep_directory_open()
+        self.segments.names.keep_directory_open()
         self._configuration.apply_capacity()
         self.control.using_reserve(lambda: self.log.begin(alone=alone, beyond=resume))
         self.flusher.flush_finished_later()

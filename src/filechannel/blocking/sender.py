@@ -103,7 +103,7 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
         if not connection.writer.deferred:
             return
         try:
-            connection.flusher.commit_for(offset)
+            connection.group_commit.commit_for(offset)
         except FileChannelError:
             raise
         except BaseException:

@@ -12,7 +12,7 @@ from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredE
 from filechannel._format.layout import CURSOR_OWNER, OFFSET_GAP, TRANSACTION
 from filechannel._offset import LogPosition
 from filechannel._storage.capacity.backlog import Batch
-from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.durability.group_commit import Ticket
 from filechannel._storage.log.batch_parts import HeaderRecord
 from filechannel._storage.producers.producer_positions import ProducerPosition
 from filechannel._storage.store import Store
@@ -59,7 +59,7 @@ def test_every_sender_of_a_failed_flush_gets_an_error_and_its_capacity_back(path
         with pytest.raises(ChannelFullError):
             store.log.append([b"too much"])
         for ticket in tickets:
-            store.flusher.commit_later(ticket)
+            store.group_commit.commit_later(ticket)
         background.run()
         assert all(isinstance(ticket.error, StorageError) for ticket in tickets)
         assert store.control.write_offset >= OFFSET_GAP
@@ -68,7 +68,7 @@ def test_every_sender_of_a_failed_flush_gets_an_error_and_its_capacity_back(path
         with pytest.raises(ChannelFullError):
             store.log.append([b"too much"])
         for ticket in fine:
-            store.flusher.commit_later(ticket)
+            store.group_commit.commit_later(ticket)
         background.run()
         assert [ticket.error for ticket in fine] == [None] * 3
         assert payloads_of(store) == [b"kept", b"fine", b"fine", b"fine"]

@@ -15,7 +15,7 @@ from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._offset import Offset
-from filechannel._storage.durability.flusher import Ticket
+from filechannel._storage.durability.group_commit import Ticket
 from filechannel._storage.segments.catalog import Segments
 from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
@@ -379,7 +379,7 @@ def test_senders_share_one_flush(path: Path, background: Background) -> None:
         sleepers = [Sleeper() for _ in range(64)]
         tickets = [Ticket(store.log.append([b"%d" % number]), sleeper) for number, sleeper in enumerate(sleepers)]
         for ticket in tickets:
-            store.flusher.commit_later(ticket)
+            store.group_commit.commit_later(ticket)
         before = files.calls["flush"]
         background.run()
         assert files.calls["flush"] - before == 1
@@ -415,11 +415,11 @@ def test_senders_that_arrive_during_a_flush_share_the_next_one(path: Path) -> No
         files.reached.clear()
         files.may_continue.clear()
         first = Sleeper()
-        store.flusher.commit_later(Ticket(store.log.append([b"0"]), first))
+        store.group_commit.commit_later(Ticket(store.log.append([b"0"]), first))
         assert files.reached.wait(30)
         sleepers = [Sleeper() for _ in range(100)]
         for number, sleeper in enumerate(sleepers):
-            store.flusher.commit_later(Ticket(store.log.append([b"%d" % number]), sleeper))
+            store.group_commit.commit_later(Ticket(store.log.append([b"%d" % number]), sleeper))
         assert len(payloads_of(store)) == 1
         files.may_continue.set()
         for sleeper in (first, *sleepers):
@@ -436,7 +436,7 @@ def test_threads_that_send_durably_get_what_they_were_promised(path: Path) -> No
             for number in range(20):
                 sleeper = Sleeper()
                 ticket = Ticket(store.log.writer.append(b"%d %d" % (thread, number)), sleeper)
-                store.flusher.commit_later(ticket)
+                store.group_commit.commit_later(ticket)
                 sleeper.wait()
                 assert ticket.error is None
                 assert ticket.offset < store.control.durable_offset <= store.control.write_offset
@@ -606,12 +606,12 @@ def test_choosing_fsync_does_not_flush_what_may_be_lost(path: Path, background: 
     files = _lose(path, OS)
     with opened(path, OS, files=files) as store:
         store.configure(lambda manifest: replace(manifest, options=FSYNC.resolve()))
-        store.flusher.commit_for(store.log.append([b"on disk"]))
+        store.group_commit.commit_for(store.log.append([b"on disk"]))
         assert payloads_of(store) == [b"may be lost", b"on disk"]
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError):
-            store.flusher.commit_for(store.log.append([b"lost"]))
-        store.flusher.commit_for(store.log.append([b"on disk too"]))
+            store.group_commit.commit_for(store.log.append([b"lost"]))
+        store.group_commit.commit_for(store.log.append([b"on disk too"]))
         for _ in range(2):
             with pytest.raises(StorageError, match="may not be on disk"):
                 store.flusher.flush()
@@ -621,7 +621,7 @@ def test_a_channel_opened_under_fsync_later_has_lost_nothing(path: Path, backgro
     """If an earlier failure under FSYNC lost only messages whose senders got an error, later flushes succeed."""
     _lose(path, FSYNC)
     with opened(path, FSYNC) as store:
-        store.flusher.commit_for(store.log.append([b"on disk"]))
+        store.group_commit.commit_for(store.log.append([b"on disk"]))
         store.flusher.flush()
         assert payloads_of(store) == [b"on disk"]
 
@@ -645,13 +645,13 @@ def test_a_failed_flush_under_fsync_rolls_back_what_was_not_visible(path: Path, 
         store.log.append([b"on disk"])
         store.flusher.commit()
         ticket = Ticket(store.log.append([b"lost"]), Sleeper())
-        store.flusher.commit_later(ticket)
+        store.group_commit.commit_later(ticket)
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         background.run()
         assert ticket.error is not None
         assert payloads_of(store) == [b"on disk"]
         again = Ticket(store.log.append([b"again"]), Sleeper())
-        store.flusher.commit_later(again)
+        store.group_commit.commit_later(again)
         background.run()
         assert again.error is None
         assert payloads_of(store) == [b"on disk", b"again"]
@@ -663,20 +663,20 @@ def test_no_lost_message_is_acknowledged(path: Path, background: Background, whe
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
         first = Ticket(store.log.append([b"lost"]), Sleeper())
-        store.flusher.commit_later(first)
+        store.group_commit.commit_later(first)
         second = Ticket(store.log.append([b"lost too"]), Sleeper())
         real = files.flush
 
         def flush(descriptor: int) -> None:
             files.flush = real  # type: ignore[method-assign]
             if when == "queued during the flush":
-                store.flusher.commit_later(second)
+                store.group_commit.commit_later(second)
             raise input_output_error(path)
 
         files.flush = flush  # type: ignore[method-assign]
         background.run()
         if when == "queued after the failure":
-            store.flusher.commit_later(second)
+            store.group_commit.commit_later(second)
             background.run()
         assert first.error is not None
         assert second.error is not None
@@ -689,7 +689,7 @@ def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Bac
     with opened(path, FSYNC, files=files) as store:
         ticket = Ticket(store.log.append([b"safe"]), Sleeper())
         store.flusher.flush()
-        store.flusher.commit_later(ticket)
+        store.group_commit.commit_later(ticket)
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         background.run()
         assert ticket.error is None
@@ -707,7 +707,7 @@ def test_a_message_that_was_consumed_in_between_was_not_lost(
     with opened(path, options, files=files) as store, opened(path, options) as other:
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         with pytest.raises(StorageError):
-            store.flusher.commit_for(store.log.append([b"lost"]))
+            store.group_commit.commit_for(store.log.append([b"lost"]))
         offsets = [other.log.append([LARGE]) for _ in range(10)]
         other.flusher.commit()
         find = getattr(Segments, look)
@@ -718,7 +718,7 @@ def test_a_message_that_was_consumed_in_between_was_not_lost(
             return find(segments, offset)
 
         monkeypatch.setattr(Segments, look, hooked)
-        store.flusher.commit_for(offsets[4])
+        store.group_commit.commit_for(offsets[4])
         assert offsets[4] < store.control.oldest_offset
 
 
@@ -726,7 +726,7 @@ def test_a_message_sent_without_waiting_is_reported_by_the_next_flush(path: Path
     """The loss of a message that no sender waits for is raised once by the next `flush`."""
     files = FaultyFiles()
     with opened(path, FSYNC, files=files) as store:
-        store.flusher.commit_later(Ticket(store.log.append([b"lost"])))
+        store.group_commit.commit_later(Ticket(store.log.append([b"lost"])))
         files.fail(frozenset({"flush"}), input_output_error, once=True)
         background.run()
         with pytest.raises(StorageError, match="may not be on disk"):
@@ -805,7 +805,7 @@ def test_a_disk_that_is_broken_and_full(path: Path, background: Background, opti
             store.log.append([b"no room"])
         files.work()
         offset = store.log.append([b"resumes"])
-        store.flusher.commit_for(offset)
+        store.group_commit.commit_for(offset)
         assert offset == 1 << 40, "an offset of before, which may be one of a message that was lost"
         assert payloads_of(store) == [*expected, b"resumes"]
 
@@ -819,15 +819,15 @@ def test_a_waiter_of_another_process_gets_an_error_on_a_disk_that_is_broken_and_
     files = FaultyFiles()
     with opened(path, FSYNC) as other, opened(path, FSYNC, files=files) as store:
         if not empty:
-            store.flusher.commit_for(store.log.append([b"on disk"]))
+            store.group_commit.commit_for(store.log.append([b"on disk"]))
         lost = other.log.append([b"lost"])
         files.fail(FLUSHING | NEEDING_SPACE, _broken_and_full(), at=1)
         with pytest.raises(StorageError):
             store.flusher.commit()
         assert store.control.is_gap_pending
         with pytest.raises(StorageError, match=f"another process.*; 'filechannel verify {path}' shows what is"):
-            other.flusher.commit_for(lost)
-        other.flusher.commit_for(other.log.append([b"resumes"]))
+            other.group_commit.commit_for(lost)
+        other.group_commit.commit_for(other.log.append([b"resumes"]))
 
 
 def _broken_and_full() -> Callable[[Path], Exception]:
@@ -846,7 +846,7 @@ def test_a_flush_needs_no_descriptors(path: Path, background: Background, option
         offset = store.log.append([b"first"])
         files.has_none = True
         if options is FSYNC:
-            store.flusher.commit_for(offset)
+            store.group_commit.commit_for(offset)
         store.flusher.flush()
         files.has_none = False
         assert store.control.failed_flushes == 0
@@ -944,7 +944,7 @@ def test_switching_while_others_send_loses_nothing(path: Path) -> None:
             while not stop.is_set() or number < 50:
                 sleeper = Sleeper()
                 ticket = Ticket(store.log.writer.append(b"%d %d" % (thread, number)), sleeper)
-                store.flusher.commit_later(ticket)
+                store.group_commit.commit_later(ticket)
                 sleeper.wait()
                 assert ticket.error is None
                 number += 1

@@ -41,7 +41,7 @@ def _abandon(store: Store) -> None:
 def test_the_log_resumes_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
     """After a failed flush the log resumes at least 2^39 behind, more than can have been written unflushed."""
     with opened(path) as store, store.log.writing():
-        store.log._gap.go(beyond, Offset(0))
+        store.log._gap.resume_beyond(beyond, Offset(0))
         assert store.control.write_offset == begin * GAP
         assert store.control.tail() == store.control.tail(deferred=True)
 
@@ -92,7 +92,7 @@ def test_a_gap_stores_nothing_in_the_empty_segment_that_it_replaces(path: Path) 
         store.log.begin_segment()
         segment = store.log._active.segment
         assert segment is not None
-        store.log._gap.go(0, Offset(0))
+        store.log._gap.resume_beyond(0, Offset(0))
         assert segment.is_removed
         assert segment.end is None
 
@@ -229,5 +229,5 @@ def test_uncommitted_segments_are_removed(path: Path, background: Background) ->
         store.log.append([b"before"])
         store.log.append([b"." * 3000] * 5)
         with store.log.writing():
-            store.log._gap.go(store.control.write_offset, Offset(8 + len(b"before")))
+            store.log._gap.resume_beyond(store.control.write_offset, Offset(8 + len(b"before")))
         assert store.segments.begins == [0, GAP]

@@ -309,7 +309,7 @@ def test_a_pending_gap_leaves_no_evidence_until_it_is_used(path: Path) -> None:
     with opened(path) as store:
         _send(store, 0, 5)
         with store.log.writing():
-            store.log._gap.leave()
+            store.log._gap.poison_segments()
             pending = _page(path)
             assert not _is_stale(store)
             store.log._gap.make_pending()

@@ -22,6 +22,6 @@ def test_a_segment_that_another_process_replaced_is_not_flushed_in_place_of_the_
             store.log.append([b"next"])
             with store.log.writing():
                 work = store.log.dirty.take()
-            directory = store.segments.open_directory()
+            directory = store.segments.names.open_directory()
             assert [segment.begin for segment in work.segments if not segment.is_in(directory)] == []
             assert {segment.begin for segment in work.segments} >= {store.log._active.segment.begin}

@@ -12,7 +12,7 @@ from ..._errors import Busy, CapacityReachedError, StorageError
 from ..._format import own_send
 from ..._offset import Offset
 from ..._storage.capacity.backlog import Batch
-from ..._storage.durability.flusher import Ticket
+from ..._storage.durability.group_commit import Ticket
 from ..._wakeup.event_loops import (
     make_waiter,
     notice_cancellation,
@@ -140,7 +140,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
             return
         waiter = make_waiter()
         ticket = Ticket(offset, waiter)
-        self._connection.flusher.commit_later(ticket)
+        self._connection.group_commit.commit_later(ticket)
         await wait_through_cancellation(waiter)
         begin_slice()
         if ticket.error is not None:

@@ -10,7 +10,8 @@ from anyio import ClosedResourceError
 
 from ..._format import SendCore, SendPath, Writer
 from ..._offset import Offset
-from ..._storage.durability.flusher import Flusher, Ticket
+from ..._storage.durability.flusher import Flusher
+from ..._storage.durability.group_commit import GroupCommit, Ticket
 from ..._storage.writable_store import WritableStore
 from ..._wakeup.event_loops import wake_together
 from ..._wakeup.send_queue import QueueEntry, SendQueue, send_queue_of
@@ -79,6 +80,7 @@ class _Connection(NamedTuple):
     store: WritableStore
     path: SendPath
     flusher: Flusher
+    group_commit: GroupCommit
     writer: Writer
     line: SendQueue
 
@@ -101,8 +103,8 @@ class BaseSender(SendCore, Generic[T_contra]):
 
     def _connect(self) -> _Connection:
         store, path = self._owner.send_path()
-        store.flusher.wake_together = wake_together
-        connection = _Connection(store, path, store.flusher, store.log.writer, send_queue_of(store))
+        store.group_commit.wake_together = wake_together
+        connection = _Connection(store, path, store.flusher, store.group_commit, store.log.writer, send_queue_of(store))
         self._connected: _Connection | None = connection
         # Looked up once, for the hot path. Closing replaces them.
         self._put: Callable[[object], int] = path.put
@@ -170,7 +172,7 @@ class BaseSender(SendCore, Generic[T_contra]):
     def _flush_later(self, offset: int) -> None:
         connection = self._connection
         if connection.writer.deferred:
-            connection.flusher.commit_later(Ticket(offset))
+            connection.group_commit.commit_later(Ticket(offset))
 
     def send_many_nowait(self, items: Iterable[T_contra]) -> Offset:
         """Send messages as one batch and return the offset of the first, without waiting."""

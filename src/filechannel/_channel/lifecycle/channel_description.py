@@ -12,7 +12,7 @@ from ..._errors import ChannelNotFoundError, NotAChannelError
 from ..._options import ChannelOptions
 from ..._storage.control.control_page import CONTROL
 from ..._storage.manifest import MANIFEST, Manifest
-from ..._storage.segments.catalog import SEGMENTS
+from ..._storage.segments.segment_names import SEGMENTS
 from ..._storage.system.os_calls import Files
 from ..schema import Schema, build_type
 from ..schema.codec import Codec, CodecName, codec_for

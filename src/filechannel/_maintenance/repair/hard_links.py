@@ -14,8 +14,8 @@ from ..._format.layout import CONTROL_SIZE, GROUP_SIZE, POSITION_SIZE
 from ..._storage.control.control_page import CONTROL
 from ..._storage.control.lock_file import LOCK
 from ..._storage.producers.producer_positions import PRODUCERS
-from ..._storage.segments.catalog import SEGMENTS
 from ..._storage.segments.segment import HALF_MADE, SegmentLimits
+from ..._storage.segments.segment_names import SEGMENTS
 from ..._storage.system.os_calls import REPLACING, Files
 
 _CHUNK = 4 << 20  # bytes that are copied at a time

@@ -19,8 +19,9 @@ from ..._storage.control.lock_holder import Holder
 from ..._storage.control.process_slots import holder_at, living_in
 from ..._storage.manifest import MANIFEST, Manifest
 from ..._storage.recovery.stale_control import is_older_than_log
-from ..._storage.segments.catalog import SEGMENTS, Segments
+from ..._storage.segments.catalog import Segments
 from ..._storage.segments.segment import ANY_SIZE, SegmentLimits
+from ..._storage.segments.segment_names import SEGMENTS
 from ..._storage.system.machine import boot_id
 from ..._storage.system.os_calls import Files
 

@@ -29,11 +29,11 @@ from ..._storage.control.wake_fifos import WAKE_FIFOS
 from ..._storage.manifest import MANIFEST
 from ..._storage.producers.producer_positions import POSITION_SUFFIX, PRODUCERS, slots_in
 from ..._storage.producers.staging import STAGING
-from ..._storage.segments.catalog import SEGMENTS
 from ..._storage.segments.compressed_segment import compressed_begin_of
 from ..._storage.segments.free_list import FREE_FILE_PREFIX
 from ..._storage.segments.segment import HALF_MADE, begin_of
 from ..._storage.segments.segment_index import INDEX_SUFFIX, indexed_begin_of
+from ..._storage.segments.segment_names import SEGMENTS
 from ..._storage.system.os_calls import QUARANTINE, REPLACING, Files
 from .directory_scan import DirectoryScan, End
 from .findings import Finding, Severity

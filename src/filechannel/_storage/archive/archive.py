@@ -16,9 +16,9 @@ from ..control.control_page import Control, Tail
 from ..current_manifest import CurrentManifest
 from ..manifest import MANIFEST, Manifest
 from ..recovery.read_only import list_segments
-from ..segments.catalog import SEGMENTS
 from ..segments.compressed_segment import CompressedSegment, compressed_begin_of, compressed_path
 from ..segments.segment import ANY_SIZE, SegmentLimits, segment_name
+from ..segments.segment_names import SEGMENTS
 from ..store import ChannelFiles, ReadOnlyStore
 from ..system.os_calls import Files
 

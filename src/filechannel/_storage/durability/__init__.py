@@ -1,4 +1,4 @@
-"""Flushing data and positions to disk: the flusher with its group commit, interval flushes, and cursor flushes.
+"""Flushing data and positions to disk: the flusher, the group commit, and flushes of data and cursors at intervals.
 
-Imports `log`, `consumers` and `producers`. Start with `flusher`.
+Imports `log`, `consumers` and `producers`. Start with `flusher`, then `group_commit`.
 """

@@ -31,9 +31,9 @@ class PositionFlush:
         self._cursors = cursors
         self._cursor = cursor
         self.waits = every == "fsync"
-        """Whether a message is handed out only once the position after it is on disk, where the caller can wait."""
+        """Whether a caller that can wait gets a message only after the position behind it is on disk."""
         self.counts = self.waits or isinstance(every, int)
-        """Whether `took` has to be called for every message."""
+        """Whether the caller must call `took` for every message."""
         self._every = every if isinstance(every, int) else 1
         self._counting, self._flushing = Mutex(), Mutex()
         self._taken = 0
@@ -68,13 +68,13 @@ class PositionFlush:
         """Flush in another thread."""
         try:
             background_threads().do(self.wait_until_flushed)
-        except NoThreadError:  # the interpreter is shutting down: no thread runs new work any more
+        except NoThreadError:  # the interpreter is shutting down, and no thread accepts new work
             self.wait_until_flushed()
 
     def wait_until_flushed(self) -> None:
         """Block until the position after the taken messages is on disk, or its flush has failed."""
         wanted = self._taken
-        with self._flushing.held():  # the previous holder may have flushed our messages, too
+        with self._flushing.held():  # the previous holder may have flushed this position, too
             if self._flushed >= wanted > 0:
                 return
             taken = self._taken
@@ -100,7 +100,7 @@ class PositionFlush:
             self._seen = position
 
     def close(self) -> None:
-        """Flush a last time, in another thread."""
+        """Stop flushing at an interval, and flush a last time, in another thread, if the position has changed."""
         self.is_closed = True
         self._interval_flush.stop()
         if self._flushed < self._taken or self._cursor.position != self._seen:

@@ -1,4 +1,4 @@
-"""The flusher: flushes the files of a channel, and lets concurrent senders share one flush (group commit).
+"""The flusher: flushes the files of a channel.
 
 The order of every flush: dirty segments, the names in `segments/` if they changed, positions, then the checkpoint. A
 commit under `FSYNC` needs only the first two, because recovery finds the records after the checkpoint by their
@@ -11,7 +11,7 @@ A failed flush is final. The kernel reports a write error only once; the next `f
 - Every sender whose message may not be on disk gets an error. Under `FSYNC` those are the senders that wait, and the
   next `flush` raises, too. Otherwise every later `flush` raises, in any process, because receivers have seen messages
   that may not be on disk.
-- This ends when those messages are no longer stored, or with the next boot: recovery then finds out what is on disk.
+- This ends when those messages are no longer stored, or with the next boot: recovery then determines what is on disk.
 
 Only an error of the kernel about data is a failed flush. Running out of descriptors must not look like one, so files
 are kept open until they are flushed.
@@ -26,15 +26,13 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
-from queue import Empty, SimpleQueue
-from typing import Protocol, final
 
-from ..._errors import Busy, ClosedResourceError, FileChannelError, StorageError, storage_error, verify_command
+from ..._errors import Busy, ClosedResourceError, StorageError, storage_error, verify_command
 from ..._format import Guard, Mutex
 from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from ..._offset import LogPosition, Offset
 from ..._runtime.scheduler import FLUSH_LANE, TimedCall
-from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once, start_thread
+from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once
 from ..consumers.cursors import Cursors
 from ..control.control_page import Checkpoint, Control, Tail
 from ..control.process_slots import Processes
@@ -47,33 +45,12 @@ from ..store_events import StoreEvents
 from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
-_ROUNDS = 16  # commits in a row before a thread serves other channels
 _LOCK_WAIT_SECONDS = 0.2  # long enough for one flush of another process
 FINISHED_FLUSH_DELAY_SECONDS = 1.0
 """How long a finished segment may wait for its flush. A segment that is consumed by then is never written out, and
 its pages stay in memory, ready for the recycled file."""
 _MANY = 8  # dirty segments from which on there is no delay: receivers do not consume them as fast as they are sent
 _REMEMBERED = 1024  # failures; the senders of records before the oldest of them got their error long ago
-
-
-class Sleeper(Protocol):
-    """A task or thread that waits for a commit."""
-
-    def wake(self) -> None:
-        """Wake the waiter. Called from another thread."""
-        ...
-
-
-@final
-class Ticket:
-    """One append that waits for a commit: its offset, its waiter and, after the commit, its error if it failed."""
-
-    __slots__ = ("error", "offset", "sleeper")
-
-    def __init__(self, offset: int, sleeper: Sleeper | None = None) -> None:
-        self.offset: int = offset
-        self.sleeper: Sleeper | None = sleeper
-        self.error: StorageError | None = None
 
 
 class Flusher:
@@ -96,22 +73,16 @@ class Flusher:
         self._cursors = cursors
         self._producers = producers
         self._lock = SharedLock(control.map, FLUSH_LOCK, processes, flushes=FLUSHES)
-        self._queue: SimpleQueue[Ticket] = SimpleQueue()
-        self.wake_together: Callable[[list[Sleeper]], object] = _wake_one_by_one
-        """Wakes many waiters at once; the code that knows the event loops installs a faster way."""
-        self._ended = object()
-        """Replaced by a new object each time a thread stops serving the queue."""
-        self._asked: object = None
-        """The value of `_ended` when a thread was last asked to serve the queue. While they are equal, it does."""
-        self._untold: StorageError | None = None
-        self._told = control.failed_flushes
+        self._unreported: StorageError | None = None
+        """The error of the last failed flush of this process, until a `flush` has raised it and durability is known."""
+        self._reported = control.failed_flushes
+        """The number of failed flushes, of all processes, that a `flush` here has reported."""
         self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
         self._closed = False
         self._finished_flush = TimedCall(FLUSH_LANE, self._begin_flush_of_finished)
         self._interval_flush = IntervalFlush(self)
         events.segment_finished.attach(self.flush_finished_later)
         events.flush_needed.attach(self.commit)
-        events.append_refused.attach(self._publish_appended)
 
     # Everything
 
@@ -147,12 +118,12 @@ class Flusher:
 
     def _report_loss(self) -> None:
         failed = self._control.failed_flushes
-        if not self._control.is_durability_unknown and failed == self._told:
+        if not self._control.is_durability_unknown and failed == self._reported:
             return
-        error = self._untold or self._failed_elsewhere()
-        self._told = failed
+        error = self._unreported or self.failed_elsewhere()
+        self._reported = failed
         if not self._control.is_durability_unknown:
-            self._untold = None
+            self._unreported = None
         raise StorageError(error.reason) from error
 
     def refuse_reentry(self) -> None:
@@ -160,7 +131,7 @@ class Flusher:
         self._lock.refuse_reentry("nothing was flushed")
 
     def flush_if_needed(self) -> None:
-        """Flush unless everything is on disk already. `Busy` if another process keeps the flush lock for longer."""
+        """Flush unless everything is on disk already. `Busy` if another process holds the flush lock for too long."""
         if self._control.durable_offset < self._control.write_offset:
             with self._lock.held(briefly()):  # the previous holder may have flushed everything
                 if self._control.durable_offset < self._control.write_offset:
@@ -212,7 +183,7 @@ class Flusher:
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
             except StorageError as error:
-                if error is not self._untold:  # otherwise it is logged already, and `flush` raises it
+                if error is not self._unreported:  # otherwise it is logged already, and `flush` raises it
                     _logger.error("finished segments could not be flushed: %s", error)
 
     def _safe_checkpoint(self, boundary: Tail) -> Checkpoint:
@@ -223,7 +194,7 @@ class Flusher:
     def forget_before(self, oldest: LogPosition) -> None:
         """Store on disk that the log begins at *oldest*; segments before it may then be deleted.
 
-        Nothing else is flushed. `Busy` if another process keeps the flush lock for longer.
+        Nothing else is flushed. `Busy` if another process holds the flush lock for too long.
         """
         with self._lock.held(briefly()):
             last = self._control.checkpoint()
@@ -234,7 +205,7 @@ class Flusher:
         """Store a checkpoint. If the last one has a higher offset, only its oldest offset is updated.
 
         A log cannot begin after the offset up to which it is known to be complete. If senders have dropped more than
-        that in the meantime, the dropped files stay until a checkpoint reaches far enough.
+        that by now, the dropped files stay until a checkpoint reaches far enough.
         """
         last = self._control.checkpoint()
         if last is not None and last.offset >= checkpoint.offset:
@@ -265,120 +236,13 @@ class Flusher:
         self._finished_flush.cancel()
         self._interval_flush.stop()
 
-    # Group commit
-
-    def commit_later(self, ticket: Ticket) -> None:
-        """Wake the waiter from another thread when its records are on disk and published, or lost.
-
-        If a signal handler raises in here, the ticket may or may not be in the queue; later tickets are served as
-        usual.
-        """
-        self._queue.put(ticket)
-        ended = self._ended  # read after the put: a thread that stops later checks the queue again and finds the ticket
-        if self._asked is not ended:
-            self._begin_work()
-            self._asked = ended
-
-    def _publish_appended(self) -> None:
-        """Have the records flushed that take up the capacity.
-
-        If the process that appended them died, no other process would flush them, and no receiver could consume them.
-        """
-        tail = self._control.tail(deferred=self._control.deferred)
-        if tail.offset > self._control.write_offset:
-            self.commit_later(Ticket(tail.offset - 1))
-
-    def _begin_work(self) -> None:
-        try:
-            background_threads().do(self._work)
-        except NoThreadError:  # no thread can be started, for example because the interpreter is shutting down
-            self._work()
-
-    def _work(self) -> None:
-        """Commit for the waiters. The background threads are few, so none of them waits long for another process."""
-        for _ in range(_ROUNDS):
-            waiting = self._take_waiting()
-            if not waiting:
-                self._end_work()
-                return
-            if not self._commit_for(waiting, briefly()):
-                self._begin_to_wait(waiting)
-                return
-        self._begin_work()
-
-    def _end_work(self) -> None:
-        self._ended = object()
-        if not self._queue.empty():  # a ticket was queued before `_ended` changed, so no other thread was asked
-            self._begin_work()
-
-    def _begin_to_wait(self, waiting: list[Ticket]) -> None:
-        try:
-            start_thread(lambda: self._work_while_waiting(waiting), "filechannel-commit")
-        except NoThreadError:  # no more threads can be started
-            self._work_while_waiting(waiting)
-
-    def _work_while_waiting(self, waiting: list[Ticket]) -> None:
-        """Do the work of `_work` in a dedicated thread: another process has the flush lock, and may be stopped."""
-        while waiting:
-            self._commit_for(waiting, _always)
-            waiting = self._take_waiting()
-        self._end_work()
-
-    def _take_waiting(self) -> list[Ticket]:
-        waiting: list[Ticket] = []
-        with suppress(Empty):
-            while True:
-                waiting.append(self._queue.get_nowait())
-        return waiting
-
-    def _commit_for(self, waiting: list[Ticket], may_sleep: Callable[[], bool]) -> bool:
-        """Commit, and pass the result to the waiters. Return False, with nothing done, if the lock stays taken."""
-        error: StorageError | None = None
-        try:
-            self.commit(max(ticket.offset for ticket in waiting), may_sleep)
-        except Busy:
-            return False
-        except StorageError as failure:
-            error = failure
-        except BaseException as failure:
-            error = StorageError(f"flushing failed: {failure}")
-            error.__cause__ = failure
-        try:
-            visible = self._control.write_offset
-            for ticket in waiting:
-                loss = self._loss_of(ticket.offset)
-                ticket.error = loss if loss is not None or ticket.offset < visible else error
-        except ClosedResourceError as failure:
-            # Another thread has just closed the channel. The waiters must be woken all the same.
-            for ticket in waiting:
-                ticket.error = StorageError(
-                    f"the channel was closed before a flush had confirmed what is on disk: {failure!r}"
-                )
-        self.wake_together([ticket.sleeper for ticket in waiting if ticket.sleeper is not None])
-        return True
-
-    def _loss_of(self, offset: int) -> StorageError | None:
-        """Return why the record at an offset will never be published; None if it is published, or will be."""
-        if not self._control.failed_flushes:
-            return None
-        known = next((error for lost, error in self._lost if offset in lost), None)
-        try:
-            return known or (self._failed_elsewhere() if _is_lost(self._control, self._segments, offset) else None)
-        except (FileChannelError, OSError) as error:  # the sender waits for a result, and must get one
-            return StorageError(f"a flush failed in another process, and it is not known what is lost: {error}")
-
-    def commit_for(self, offset: int) -> None:
-        """Block until the record at an offset is on disk and published; `StorageError` if it is lost."""
-        self.commit(offset)
-        loss = self._loss_of(offset)
-        if loss is not None:
-            raise StorageError(loss.reason) from loss
+    # Committing
 
     def commit(self, upto: int | None = None, may_sleep: Callable[[], bool] | None = None) -> None:
         """Flush and publish all appended records. One commit serves all senders that appended before it.
 
         With *upto*: there is nothing to do if the record there is published already, because another thread or process
-        has flushed it. `Busy` if another thread or process keeps the flush lock and this thread may not sleep.
+        has flushed it. `Busy` if another thread or process holds the flush lock and this thread may not sleep.
         """
         self.refuse_reentry()
         with self._lock.held(may_sleep or _always):
@@ -386,7 +250,7 @@ class Flusher:
                 self._flush_data()
 
     def commit_with_lock(self) -> None:
-        """Do the same as `commit`, for a caller that already holds the flush lock with `held`."""
+        """Flush and publish all appended records, for a caller that already holds the flush lock with `held`."""
         self._flush_data()
 
     # The data
@@ -427,11 +291,11 @@ class Flusher:
                 self._lock.check_storable()
                 self._control.end_flush(FLUSHING_SEGMENTS)
             if work.names_changed:
-                self._segments.flush_names()
+                self._segments.names.flush()
                 self._control.check_running()  # only a read detects a shutdown, and a directory cannot be read
                 self._log.dirty.names_were_flushed(work.names)
             self._check_names(work)
-            self._segments.check_directory(self._control)
+            self._segments.names.check_directory(self._control)
         except OSError as error:
             raise self._handle_failed_flush(error) from error
 
@@ -442,7 +306,7 @@ class Flusher:
         control page or the directory recorded that before the file changed, so they are checked after the file. The
         page comes last, because a compressed segment may be reclaimed in between.
         """
-        directory = self._segments.open_directory()
+        directory = self._segments.names.open_directory()
         for segment in [each for each in work.segments if not each.is_in(directory)]:
             begin, control = segment.begin, self._control
             if self._segments.has_other_encoding(begin, segment.id):
@@ -452,7 +316,13 @@ class Flusher:
                 what = "deleted or replaced while the channel was open, and its messages are lost"
                 raise FileNotFoundError(errno.ENOENT, what, str(segment.path))
 
-    def _failed_elsewhere(self) -> StorageError:
+    def known_loss(self, offset: int) -> StorageError | None:
+        """Return the error of the failed flush in this process that lost the record at an offset; None if none did."""
+        lost = self._lost.copy()  # another thread may be in `_handle_failed_flush`, and append to it meanwhile
+        return next((error for offsets, error in lost if offset in offsets), None)
+
+    def failed_elsewhere(self) -> StorageError:
+        """Return the error for messages that a failed flush of another process has affected."""
         return StorageError(
             "a flush failed in another process, whose log says why: messages may not be on disk; "
             f"{verify_command(self._path)} shows what is damaged or missing"
@@ -468,7 +338,7 @@ class Flusher:
                 f"{where}{verify_command(self._path)} shows what is damaged or missing"
             )
             error.__cause__ = cause
-            self._untold = error
+            self._unreported = error
             self._control.count_failed_flush()
             if self._log.writer.deferred:
                 appended = self._control.tail(deferred=True)
@@ -489,25 +359,5 @@ def briefly() -> Callable[[], bool]:
     return lambda: time.monotonic() < until
 
 
-def _is_lost(control: Control, segments: Segments, offset: int) -> bool:
-    """Return whether a record that was appended at an offset was rolled back since: no segment holds it."""
-    try:
-        if control.poisoned_before > offset >= control.write_offset:
-            is_missing = True
-        else:
-            begin = segments.covering(offset)
-            is_missing = begin is None or offset >= segments.get(begin).limit
-    except FileChannelError:
-        if offset >= control.oldest_offset:
-            raise
-        return False
-    return is_missing and offset >= control.oldest_offset  # else it was stored, and has been reclaimed
-
-
 def _always() -> bool:
     return True
-
-
-def _wake_one_by_one(sleepers: list[Sleeper]) -> None:
-    for sleeper in sleepers:
-        sleeper.wake()

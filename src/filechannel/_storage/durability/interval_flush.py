@@ -20,7 +20,7 @@ class Flushable(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether it is closed, and flushes nothing any more."""
+        """Whether it is closed: nothing is flushed any more."""
         ...
 
     def flush_if_needed(self) -> None:
@@ -68,7 +68,7 @@ def _flush(reference: ref[Flushable], seconds: float) -> float | None:
         flushable.flush_if_needed()
     except Busy:
         pass  # another process is flushing, or was stopped while flushing: other channels must not wait for that
-    except Exception as error:  # it is tried again at the interval
-        if not flushable.is_closed:  # closing flushes by itself
+    except Exception as error:  # the next flush is due after the interval
+        if not flushable.is_closed:  # closing does a flush of its own
             _logger.error("a background flush failed: %s", error)
     return seconds

@@ -1,6 +1,6 @@
 """The active segment: the one that the writer is bound to, its disk space, its index and the window of the writer.
 
-The *window* is the range of offsets that the writer may fill by itself. At its end the writer calls `Log.append`.
+The *window* is the range of offsets that the writer may fill without calling Python. At its end it calls `Log.append`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class ActiveSegment:
         next_segment: NextSegment,
         check_directory: Callable[[], object],
     ) -> None:
-        """*check_directory* raises if no file may be created: the directory no longer belongs to the channel."""
+        """*check_directory* raises if no file may be created, because the directory is not the channel's any more."""
         self._files = files
         self._control = control
         self._segments = segments
@@ -99,7 +99,7 @@ class ActiveSegment:
         else:
             # Index entries from its begin on belong to the new segment, entries of uncommitted records to none.
             visible = min(self._control.write_offset, segment.begin)
-            self._leave_index(self._take_index_entries(min(visible, segment.begin - 1)), visible)
+            self._queue_index_entries(self._take_index_entries(min(visible, segment.begin - 1)), visible)
             self._take_index_entries(segment.begin - 1)
         self.segment = segment
 
@@ -108,8 +108,8 @@ class ActiveSegment:
         self.segment = segment
         self._writer.bind(segment.map, segment.begin)
 
-    def let_go(self) -> None:
-        """Release the active segment, until another one is created or resumed.
+    def leave(self) -> None:
+        """Store the index entries and release the active segment, until another one is created or resumed.
 
         The segment is released even if storing the index raises.
         """
@@ -139,7 +139,7 @@ class ActiveSegment:
             return
         if not (self._writer.deferred or self._capacity.has_limits):
             if not self._next_segment.is_requested(segment):
-                self._next_segment.is_ready(segment)
+                self._next_segment.mark_ready(segment)
                 self._open_all(segment)
             self._next_segment.hand_over(*prepared)
         if self._next_segment.is_requested(segment):
@@ -149,7 +149,7 @@ class ActiveSegment:
         """Let the writer fill the whole segment: it need not stop in the middle to request the next one."""
         allocated = min(self._control.allocated_end, segment.space_end)
         if self._writer.current and self._writer.pending <= allocated:
-            with suppress(ValueError):  # the writer has rolled in the meantime, and its window is in another segment
+            with suppress(ValueError):  # the writer has just rolled, and its window is in another segment
                 self._prefault.advance(segment, self._writer.pending, allocated)
                 self._writer.open_window(allocated, self._index.due)
 
@@ -208,12 +208,12 @@ class ActiveSegment:
         return entries[:stop]
 
     def _leave_visible(self) -> None:
-        """Leave the segment, and forget the index entries of records that were rolled back in it."""
+        """Queue the index entries of visible records, and forget those of records that were rolled back."""
         visible = self._control.write_offset
-        self._leave_index(self._take_index_entries(visible) if self.segment is not None else b"", visible)
+        self._queue_index_entries(self._take_index_entries(visible) if self.segment is not None else b"", visible)
         self._pending_entries = b""
 
-    def _leave_index(self, entries: bytes, visible: int) -> None:
+    def _queue_index_entries(self, entries: bytes, visible: int) -> None:
         """Queue the index entries that are not stored yet for the thread that flushes the segment."""
         if self.segment is not None and entries:
             self._index.late.append(PendingEntries(self.segment.begin, self.segment.path, entries, visible))
@@ -266,7 +266,7 @@ class ActiveSegment:
         self._control.allocated_end = target
 
     def _reserved_end(self, segment: Segment, offset: int) -> int:
-        """Return the offset up to which disk space has to be allocated for records before an offset."""
+        """Return the offset up to which disk space must be allocated for records before an offset."""
         position = rounded(segment.position(offset), self.allocation_unit)
         return min(segment.begin + position - SEGMENT_HEADER_SIZE, segment.space_end)
 

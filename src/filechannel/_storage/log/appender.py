@@ -1,9 +1,9 @@
-"""The appender: what the holder of the writer lock does at the end of the log.
+"""The appender: writes batches at the end of the log, rolls, and rolls back, for the holder of the writer lock.
 
-It writes the records of a batch behind the tail, rolls to the next segment when the active one is full, publishes the
-batch, and rolls back what it cannot finish. Nothing behind the tail is visible to receivers. So a batch appears with
-the store of the tail, as a whole, and everything else can be undone: by this process after an error, or by the next
-lock holder if this process dies. `roll_back` is the one procedure for both.
+It writes the records of a batch behind the tail, rolls to the next segment when the active one is full, and publishes
+the batch. If that fails, it rolls the batch back. Nothing behind the tail is visible to receivers. So a batch appears
+with the store of the tail, as a whole, and everything else can be undone: by this process after an error, or by the
+next lock holder if this process dies. `roll_back` is the one procedure for both.
 """
 
 from __future__ import annotations
@@ -112,11 +112,11 @@ class Appender:
         return start
 
     def all_or_nothing(self, work: Callable[[], object]) -> None:
-        """Call *work*, and roll back what it has not published if it fails.
+        """Call *work*; if it fails, roll back the records that it has not published.
 
         This is not a context manager: a signal handler may raise an exception on joining or leaving one, and the
         generator would be closed by the garbage collector. That would roll back without the writer lock, and destroy
-        what another process has written meanwhile.
+        what another process has written by then.
         """
         try:
             work()
@@ -171,7 +171,7 @@ class Appender:
             # The segment is empty and still too small: a larger file takes its name.
             self.begin_segment(begin, sequence, finished.header.previous_end, need)
             # After a power cut the name must not refer to the old file again, which is invalidated now.
-            self._segments.flush_names()
+            self._segments.names.flush()
             finished.invalidate()
             self.announce_change()
 
@@ -281,7 +281,7 @@ class Appender:
         """Finish the active segment unless it is empty. The caller has nothing uncommitted."""
         segment = self._active.segment
         if segment is not None and segment.begin < self._writer.pending:
-            self._active.let_go()
+            self._active.leave()
             segment.finish(self._writer.pending)
             self.announce_change()
 
@@ -290,15 +290,15 @@ class Appender:
     def roll_back(self) -> None:
         """Remove everything after the tail: the unfinished batch of this process or of a dead writer.
 
-        Idempotent: a process that dies in here leaves the same work as one that died before, because the reserved end,
-        which says how far a writer may have written, is lowered last. Until then nothing that readers use changes: the
-        tail stays, and no record before it is touched. The result is flushed before anything is appended again: after
-        a power cut, removed records must not reappear in place of later ones.
+        Idempotent: a process that dies in here leaves the same work as one that died before it, because the reserved
+        end, which says how far a writer may have written, is lowered last. Until then nothing that readers use changes:
+        the tail stays, and no record before it is touched. The result is flushed before anything is appended again:
+        after a power cut, removed records must not reappear in place of later ones.
         """
         if self._control.is_gap_pending:  # its process may have died before it rolled back the unpublished records
             self._control.publish(self._control.tail(), deferred=True)
         tail = self._control.tail(deferred=self._writer.deferred)
-        self._active.let_go()
+        self._active.leave()
         try:
             self._active.check_directory()
         except StorageError:
@@ -348,12 +348,12 @@ class Appender:
             if segment is not None:
                 segment.flush()
             if removed:
-                self._segments.flush_names()
+                self._segments.names.flush()
         except OSError as error:
             self._dirty.failed(error)
 
     def unfinished_at(self, offset: Offset) -> Segment | None:
-        """Return the segment that can be appended to at an offset; None if a new one has to be created."""
+        """Return the segment that can be appended to at an offset; None if a new one must be created."""
         return None if self._control.is_gap_pending else self.reaching(offset)
 
     def reaching(self, offset: Offset) -> Segment | None:

@@ -1,8 +1,8 @@
 """The log of one channel: appends records at the tail and rolls from segment to segment.
 
-`Log.append` is the complete path: it takes the writer lock, learns what other processes did, reserves capacity, and
+`Log.append` is the complete path: it acquires the writer lock, learns what other processes did, reserves capacity, and
 lets the `Appender` write. The native writer's own `append` is the fast path; it calls `Log.append` whenever it cannot
-append by itself.
+append without Python.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Log:
             return
         with self.writing():
             if beyond is not None:
-                self._gap.go(beyond, self._control.write_offset)
+                self._gap.resume_beyond(beyond, self._control.write_offset)
             else:
                 self.dirty.add_inherited()
                 self.appender.roll_back()
@@ -162,13 +162,13 @@ class Log:
         self._events.options_changed()
         segment = self.appender.unfinished_at(Offset(self.writer.pending))
         if segment is not self._active.segment:
-            self._active.let_go()
+            self._active.leave()
         if segment is not None:
             self._active.bind_segment(segment)
         self.dirty.discard_before(self._control.oldest_offset)
 
     def release_reclaimed(self, may_sleep: Callable[[], bool]) -> None:
-        """Let go of segments that other processes have reclaimed: an open file would keep its disk space.
+        """Release segments that other processes have reclaimed: an open file would keep its disk space.
 
         `Busy` if another thread or process holds the writer lock and this thread may not sleep any longer.
         """
@@ -296,7 +296,7 @@ class Log:
             if dropped:
                 self._events.oldest_dropped()
         except (FileChannelError, OSError, NoThreadError) as error:
-            if self._closed:  # by another thread in the meantime
+            if self._closed:  # another thread has just closed the log
                 return
             _logger.error("%s: the background work after a roll could not be started: %s", self._path, error)
 
@@ -363,11 +363,11 @@ class Log:
     def abandon_active(self) -> None:
         """Poison the active segment, which cannot be flushed any more, and resume in a new file after an offset gap.
 
-        Records that are not published are rolled back. If the new file cannot be created now, the next append has to
+        Records that are not published are rolled back. If the new file cannot be created now, the next append must
         create it. The caller holds the writer lock.
         """
         try:
-            self._gap.leave()
+            self._gap.poison_segments()
             with suppress(FileChannelError):
                 self._gap.make_pending()
         except BaseException:
@@ -395,7 +395,7 @@ class Log:
                 with self.writing() if PURE else self.mutex.held():
                     self._closed = True
                     self.appender.update_after_roll()
-                    self._active.let_go()
+                    self._active.leave()
             except (FileChannelError, OSError) as error:  # the control page is damaged, or the index cannot be stored
                 _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:

@@ -9,7 +9,7 @@ the next one:
 3. the removal of the segments after that end,
 4. a checkpoint at the start of the new segment, where the log resumes.
 
-A crash between two steps leaves a log that recovery cuts at the same end again.
+After a crash between two steps, recovery cuts the log at the same end again.
 
 After a failed flush the new segment may be impossible to create: the disk is full, descriptors have run out, or the
 process dies. So the very first step happens in shared memory: `Control.poisoned_before` is set to the offset at which
@@ -42,14 +42,15 @@ class OffsetGap:
         self._active = active
         self._dirty = dirty
 
-    def go(self, beyond: int, end: Offset) -> None:
-        """Resume well past the offset *beyond* in a log that ends at *end*; segments from *end* on are removed.
+    def resume_beyond(self, beyond: int, end: Offset) -> None:
+        """Resume well past the offset *beyond* in a log that ends at *end*. Segments from *end* on are removed.
 
-        A flush that fails in here is reported by the next `flush`. `DiskFullError` if no segment can be created.
+        If a flush fails in here, the next `flush` of the channel raises its error. `DiskFullError` if no segment can be
+        created.
         """
-        self._go_to(_far_behind(beyond), end)
+        self._resume_at(_far_behind(beyond), end)
 
-    def leave(self) -> None:
+    def poison_segments(self) -> None:
         """Poison all existing segments, and make an offset gap pending: no process appends before it is made.
 
         This is stored before anything else changes, so that it holds even if this process dies. Records that were
@@ -60,13 +61,13 @@ class OffsetGap:
         self._control.poisoned_before = max(self._control.poisoned_before, _far_behind(used))
         if self._control.deferred:
             self._control.publish(tail, deferred=True)
-        self._active.let_go()
+        self._active.leave()
         self._dirty.clear()
 
     def make_pending(self) -> None:
         """Resume in a new file if an offset gap is pending: no offset may be used before that.
 
-        Raises as `go` does, and may be called again.
+        Raises as `resume_beyond` does, and may be called again.
         """
         if self._control.is_gap_pending:
             self._appender.all_or_nothing(self._make)
@@ -79,15 +80,15 @@ class OffsetGap:
         elif segment is not None:
             end = segment.header.previous_end
         self._segments.remove_free_files()  # a new file is needed: flushes of a recycled one might fail as well
-        self._go_to(self._control.poisoned_before, end)
+        self._resume_at(self._control.poisoned_before, end)
         self._appender.start()
 
-    def _go_to(self, begin: Offset, end: Offset) -> None:
+    def _resume_at(self, begin: Offset, end: Offset) -> None:
         sequence, is_durability_unknown = self._control.tail().sequence, self._control.is_durability_unknown
         stale = [other for other in self._segments.begins if other >= end]
         active = self._active.segment
         if active is not None and active.begin >= end:
-            self._active.let_go()  # it is removed below: the roll must not store an end in it
+            self._active.leave()  # it is removed below: the roll must not store an end in it
         self._control.using_reserve(lambda: self._appender.begin_segment(begin, sequence, end))
         self._make_durable(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)
@@ -101,7 +102,7 @@ class OffsetGap:
     def _make_durable(self, begin: Offset, end: Offset, sequence: int, stale: list[Offset]) -> None:
         try:
             self._segments.get(begin).flush()
-            self._segments.flush_names()
+            self._segments.names.flush()
             self._checkpoint(end, sequence)
         except OSError as error:
             self._dirty.failed(error)
@@ -110,7 +111,7 @@ class OffsetGap:
         if stale:  # the new segment was announced with the roll
             self._appender.announce_change()
         try:
-            self._segments.flush_names()
+            self._segments.names.flush()
             self._checkpoint(begin, sequence)
         except OSError as error:
             self._dirty.failed(error)

@@ -82,14 +82,14 @@ class NextSegment:
             self._prepare_next()
 
     def is_requested(self, segment: Segment) -> bool:
-        """Return whether the segment after this one was requested, so that nothing is left to do until this is full."""
+        """Return whether the segment after this one was requested: nothing else is prepared until this one is full."""
         return segment is self._requested
 
     def hand_over(self, free: FreeFile, file: MappedFile) -> None:
-        """Give the writer what it needs for a fast roll."""
+        """Give the writer a prepared file, with the names and the header that a fast roll needs."""
         space = len(file.map) - SEGMENT_HEADER_SIZE
         window = space if len(file.map) < SMALLEST else space // 2
-        directory = self._segments.open_directory()
+        directory = self._segments.names.open_directory()
         self._writer.prepare_next(
             file,
             file.map,
@@ -108,8 +108,8 @@ class NextSegment:
         """Prepare another segment if the file of the prepared one is to be unmapped."""
         self._writer.forget_next(file)
 
-    def is_ready(self, segment: Segment) -> None:
-        """Record that a prepared file exists, so that none has to be requested."""
+    def mark_ready(self, segment: Segment) -> None:
+        """Record that the segment after this one is prepared, so that it is not requested."""
         self._requested = segment
 
     def close(self) -> None:

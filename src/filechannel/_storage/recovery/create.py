@@ -14,9 +14,9 @@ from ..control.lock_file import LOCK
 from ..control.wake_fifos import WAKE_FIFOS, remove_fifos
 from ..manifest import MANIFEST, Manifest
 from ..producers.producer_positions import PRODUCERS
-from ..segments.catalog import SEGMENTS
 from ..segments.segment import HALF_MADE
 from ..segments.segment_index import indexed_begin_of
+from ..segments.segment_names import SEGMENTS
 from ..system.machine import boot_id, machine_id
 from ..system.os_calls import REPLACING, Files, directory_mode
 

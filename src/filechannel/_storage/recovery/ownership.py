@@ -17,7 +17,7 @@ from ..control.wake_fifos import WAKE_FIFOS
 from ..manifest import MANIFEST
 from ..producers.producer_positions import PRODUCERS
 from ..producers.staging import STAGING
-from ..segments.catalog import SEGMENTS
+from ..segments.segment_names import SEGMENTS
 from ..system.os_calls import QUARANTINE, Files, directory_mode
 
 _PARTS = (MANIFEST, CONTROL, LOCK, SEGMENTS, CONSUMERS, PRODUCERS, WAKE_FIFOS, QUARANTINE, STAGING)

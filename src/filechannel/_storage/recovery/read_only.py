@@ -15,9 +15,10 @@ from ..._format.layout import CONTROL_SIZE
 from ..control.control_page import CONTROL, Checkpoint, Control, Tail
 from ..control.process_slots import living_in
 from ..manifest import Manifest
-from ..segments.catalog import SEGMENTS, Segments
+from ..segments.catalog import Segments
 from ..segments.free_list import FreeList
 from ..segments.segment import SegmentLimits
+from ..segments.segment_names import SEGMENTS
 from ..system.machine import boot_id
 from ..system.os_calls import Files
 from .find_end import Cut, find_end, not_before_compressed

@@ -119,7 +119,7 @@ class Recovery:
             StoreEvents(),
             create=control.using_reserve,
             count_change=control.count_registration,
-            check_directory=partial(segments.check_directory, control),
+            check_directory=partial(segments.names.check_directory, control),
         )
 
     def run(self, trusted: Tail | None = None) -> Offset | None:

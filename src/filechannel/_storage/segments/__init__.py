@@ -1,4 +1,4 @@
-"""Segment files: plain and compressed, their index, the catalog of all of them, and the free list of recycled files.
+"""Segment files: plain and compressed, their index, their names, the catalog of all of them, and the free list.
 
 Imports `system` and `control`. Start with `segment`, then `catalog`.
 """

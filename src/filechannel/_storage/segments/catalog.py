@@ -14,16 +14,14 @@ from ..._format import Mutex
 from ..._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from ..._offset import Offset
 from ..._runtime.threads import do_all_at_once
-from ..control.control_page import CONTROL, Control, replaced
 from ..system.mapped_files import MappedFile, Maps, OpenFile
 from ..system.os_calls import Files
 from .compressed_segment import OpenCompressed, StoredSegment, compressed_path, stored_begins
 from .free_list import FreeFile, FreeList, free_file_names
 from .segment import ANY_SIZE, Header, Segment, SegmentLimits, read_header, segment_name
 from .segment_index import index_path
+from .segment_names import SegmentNames
 
-SEGMENTS = "segments"
-_CONTROL_ABOVE, _SEGMENTS_ABOVE = f"../{CONTROL}".encode(), f"../{SEGMENTS}".encode()
 _CLOSE = 3  # how many of the newest segments count as close to the active one
 R = TypeVar("R")
 
@@ -49,7 +47,7 @@ class MapUser(Protocol):
     """Uses files that a catalog has mapped."""
 
     def release_map(self, file: MappedFile, segments: list[Segment], /) -> None:
-        """Stop using a file that is to be unmapped, and its segments: too many files are mapped, or it was deleted.
+        """Stop using a file that will be unmapped, and its segments: too many files are mapped, or it was deleted.
 
         The list is empty if the file was deleted: readers decide themselves when to release that.
         """
@@ -76,6 +74,7 @@ class Segments:
         """
         self._files = files
         self.directory = directory
+        self.names: SegmentNames = SegmentNames(files, directory)
         self._writable = writable
         self.limits: SegmentLimits = limits
         self._epoch = epoch
@@ -83,11 +82,9 @@ class Segments:
         self._lock = Mutex()
         self._begins: list[Offset] = []
         self._mapped: dict[Offset, Segment] = {}
-        self._maps = Maps(most_mapped, self._is_newest, self._let_go)
+        self._maps = Maps(most_mapped, self._is_newest, self._release_map)
         self._users: list[MapUser] = []
         self.free_list = free_list
-        self._names: OpenFile | None = None
-        """The directory, if it is kept open so that names can be flushed even when descriptors have run out."""
         self._closed = False
         self._compressed = OpenCompressed(files, most_mapped, limits)
         self._headers: dict[Offset, Header] = {}
@@ -110,33 +107,8 @@ class Segments:
             self._known_epoch = epoch
 
     def add_user(self, user: MapUser) -> None:
-        """Have *user* release files before they are unmapped."""
+        """Have *user* release each file that will be unmapped."""
         self._users.append(user)
-
-    def keep_directory_open(self) -> None:
-        """Keep the directory open, so that names can be flushed even when descriptors have run out."""
-        self._names = OpenFile(self._files, self._files.open_directory(self.directory))
-
-    def open_directory(self) -> OpenFile:
-        """Return the directory: the one that is kept open, or else opened until the last reference is dropped."""
-        return self._names or OpenFile(self._files, self._files.open_directory(self.directory))
-
-    def check_directory(self, control: Control) -> None:
-        """Raise `StorageError` if the control file or this directory is not in the channel's directory any more.
-
-        The channel itself may have been moved: its directory is found as the parent of this one.
-        """
-        directory = self.open_directory()
-        control.check_name(directory, _CONTROL_ABOVE)
-        if not directory.holds(_SEGMENTS_ABOVE, directory.descriptor, directory.inode):
-            raise replaced(SEGMENTS)
-
-    def flush_names(self) -> None:
-        """Wait until all name changes in the directory are on disk."""
-        if self._names is not None:
-            self._names.flush_names()
-        else:
-            self._files.flush_directory(self.directory)
 
     def announce_change(self, announce: Callable[[], object]) -> None:
         """Increment the epoch for our own change, which the list has already. The caller holds the writer lock.
@@ -318,7 +290,7 @@ class Segments:
             del cause  # its traceback refers to this frame: the cycle would keep frame and maps alive
 
     def forget(self, begin: Offset) -> None:
-        """Open the segment again the next time, because another file has its name."""
+        """Drop what is known of a segment, because another file has its name: the next `get` opens it again."""
         with self._lock.held():
             self._mapped.pop(begin, None)
             self._headers.pop(begin, None)
@@ -421,7 +393,7 @@ class Segments:
     def _drop_gone(self, file: MappedFile | None) -> None:
         """Unmap a file if it was deleted: the map would keep its disk space. A file in the free list stays mapped.
 
-        Readers that use the file decide for themselves when to release it; see `LogReader.release_removed`.
+        Readers that use the file decide when they release it; see `LogReader.release_removed`.
         """
         if file is not None and not file.file.links:
             with self._lock.held():
@@ -478,7 +450,7 @@ class Segments:
         newest = self._mapped.get(self._begins[-1]) if self._begins else None
         return newest is not None and newest.file is file
 
-    def _let_go(self, file: MappedFile) -> None:
+    def _release_map(self, file: MappedFile) -> None:
         segments = [segment for segment in self._mapped.values() if segment.file is file]
         for segment in segments:
             del self._mapped[segment.begin]
@@ -489,8 +461,7 @@ class Segments:
         """Unmap and close every file. No other thread may read or write through this object any more."""
         with self._lock.held():
             self._closed = True
-            if self._names is not None:
-                self._names.close()
+            self.names.close()
             for segment in self._mapped.values():
                 segment.file.close()
             self._mapped.clear()

@@ -64,9 +64,9 @@ def compressed_begin_of(name: str) -> Offset | None:
 def stored_begins(files: Files, directory: Path) -> list[Offset]:
     """Return where each segment in a directory begins, plain or compressed, in order.
 
-    The kernel returns a large directory in parts. A segment that is compressed meanwhile may get its new name in a part
-    that was read already, and lose the old one in a part that was not. A segment is compressed only once, so one of two
-    listings has it.
+    The kernel returns a large directory in parts. A segment that is compressed during that may get its new name in a
+    part that was read already, and lose the old one in a part that was not. A segment is compressed only once, so
+    one of two listings has it.
     """
     names = {*files.list(directory), *files.list(directory)}
     found = {begin_of(name.removesuffix(COMPRESSED_SUFFIX)) for name in names}
@@ -98,7 +98,7 @@ def _read_table(files: Files, descriptor: int, size: int) -> bytes:
 
 
 _recent: OrderedDict[tuple[int, int], bytes] = OrderedDict()
-"""The blocks that were read last, in all threads: a reader may step back, or another one may be close behind."""
+"""The blocks that were read last, by all threads: a reader may go back a little, or another one may follow closely."""
 _serials = count()
 
 
@@ -233,13 +233,13 @@ class CompressedSegment:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the file is as long as its table says, which tells a copy that was cut off."""
+        """Whether the file is as long as its table says. A truncated copy is not."""
         return self._files.size(self._descriptor) == self._stored_size
 
     def stored(self) -> Iterator[bytes]:
         """Return the bytes of the file, in chunks, as far as its table says; `ValueError` if they cannot be right.
 
-        What a hole behind them has is never looked at, and no block takes more room than its records.
+        A hole behind them is never read, and no block is longer than its records.
         """
         size = self._stored_size
         if size > COMPRESSED_TABLE + len(self._table) + self.end - self.begin:
@@ -257,7 +257,7 @@ class CompressedSegment:
     # Reading, with the same methods as a plain segment
 
     def window(self, offset: int) -> Window:
-        """Return what a reader at an offset reads from: the rest of its block, and the other blocks of its record."""
+        """Return the window of a reader at an offset: the rest of its block, and the other blocks of its record."""
         last = self._last_number(offset)
         end = self._first(last) + self._size(last)
         content = bytearray(SEGMENT_HEADER_SIZE + end - offset)

@@ -47,7 +47,7 @@ class DirtySegment:
         self._file.flush()
 
     def is_in(self, directory: OpenFile) -> bool:
-        """Return whether the file still has its name there; if not, no later open finds what is on disk."""
+        """Return whether the file still has its name there; if not, a later open does not find the records."""
         return directory.holds(self._name, self._file.descriptor, self._inode)
 
 
@@ -152,7 +152,7 @@ class DirtySegments:
         self._segments = [segment for segment in self._segments if segment.begin >= oldest]
 
     def clear(self) -> None:
-        """Remove everything that was collected: it will never be flushed."""
+        """Remove everything that was collected, without a flush."""
         self._segments, self._boundary, self._failure = [], None, None
 
     # Flushing

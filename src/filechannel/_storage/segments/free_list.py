@@ -1,4 +1,4 @@
-"""The free list: files of reclaimed segments, and files that were made ahead of time, which become segments later.
+"""The free list: files of reclaimed segments, and files created in advance, which become segments later.
 
 A free file is called `spare-*.seg` and has the size of an ordinary segment. Its content has no meaning: the magic
 number of a retired segment is overwritten, and its records validate at no offset that is still to come. So a free file
@@ -96,7 +96,7 @@ class FreeList:
         """
         with self._changing.held():
             free_file, names = None, self.names()
-            self._waiting = [each for each in self._waiting if each.path.name in names]  # the rest is taken
+            self._waiting = [each for each in self._waiting if each.path.name in names]  # the rest was taken or deleted
             if begin >= self._fit_from() and len(names) < self._most():
                 with suppress(OSError, DiskFullError):  # then it cannot be recycled
                     free_file = self._take_out_of_use(path)
@@ -113,7 +113,7 @@ class FreeList:
         file = OpenFile(self._files, descriptor)
         if file.size != self.size or file.links != 1:  # a file with a second name may be part of a backup
             return None
-        # Other processes may be retiring the same segment, and a late one must not touch what the file has become by
+        # Other processes may be retiring the same segment, and a late one must not change what the file has become by
         # then. So the file first gets a name that no process looks for, and only one process succeeds in that rename.
         taken = path.with_name(HALF_MADE + path.name)
         self._files.replace(path, taken)
@@ -123,14 +123,14 @@ class FreeList:
             self._files.write_at(descriptor, bytes(len(SEGMENT_MAGIC)), 0)
             free_file = FreeFile(path.with_name(FREE_FILE_PREFIX + path.name), file.inode, is_whole=False)
             if self._files.disk_space(taken) >= self.size * _MOSTLY:
-                free_file = self._made_whole(free_file, file)
+                free_file = self._allocate_all(free_file, file)
             self._files.replace(taken, free_file.path)
         except BaseException:
             self._files.unlink(taken)
             raise
         return free_file
 
-    def _made_whole(self, free_file: FreeFile, file: OpenFile) -> FreeFile:
+    def _allocate_all(self, free_file: FreeFile, file: OpenFile) -> FreeFile:
         with suppress(DiskFullError):  # the process that writes to it allocates again, and gets the error
             file.allocate(free_file.path, 0, self.size)
             return replace(free_file, is_whole=True)
@@ -145,22 +145,22 @@ class FreeList:
         with self._changing.held():
             if not self._most():
                 return None
-            # Not in the list while we work on it: a sender that needs a file now takes another one.
+            # Taken out of the list during the allocation: a sender that needs a file now takes another one.
             free_file = self.take()
             if free_file is None:
-                self._look()
+                self._add_unknown()
                 free_file = self.take()
             if free_file is None:
                 # A name that is never used again: a process that saw it and renames it later moves this file, and no
                 # other.
-                free_file = self._make(self._directory / f"{FREE_FILE_PREFIX}{secrets.token_hex(8)}-after-{active}")
+                free_file = self._create(self._directory / f"{FREE_FILE_PREFIX}{secrets.token_hex(8)}-after-{active}")
             elif not free_file.is_whole:
                 with suppress(FileNotFoundError):  # another process has taken it
-                    free_file = self._made_whole(free_file, OpenFile(self._files, self._files.open(free_file.path)))
+                    free_file = self._allocate_all(free_file, OpenFile(self._files, self._files.open(free_file.path)))
             self._waiting.append(free_file)
             return free_file
 
-    def _look(self) -> list[str]:
+    def _add_unknown(self) -> list[str]:
         """Add the files that other processes left, and return the names of all free files."""
         known, names = {free_file.path.name for free_file in self._waiting}, self.names()
         for name in names:
@@ -173,7 +173,7 @@ class FreeList:
                     self._waiting.append(FreeFile(path, file.inode, is_whole=False))
         return names
 
-    def _make(self, path: Path) -> FreeFile:
+    def _create(self, path: Path) -> FreeFile:
         self._check_directory()
         descriptor = self._files.create(path, self._mode)
         file = OpenFile(self._files, descriptor)
@@ -203,18 +203,18 @@ class FreeList:
     def forget(self, inode: Inode) -> None:
         """Remove a file that was taken, by this or another process."""
         for free_file in [each for each in self._waiting if each.inode == inode]:
-            with suppress(ValueError):  # taken in this moment
+            with suppress(ValueError):  # another thread takes it at this moment
                 self._waiting.remove(free_file)
 
     def remove_all(self) -> None:
-        """Delete all free files, to free their disk space. A process that is about to take one makes a new file."""
-        with self._changing.held():  # a file that is being made is deleted after it is complete
+        """Delete all free files, to free their disk space. A process that is about to take one creates a new file."""
+        with self._changing.held():  # a file that is being created is deleted once it is complete
             self._waiting.clear()
             for name in self.names():
                 self._files.unlink(self._directory / name)
 
     def sweep(self, oldest: int) -> None:
-        """Delete the files that a process left which died while it retired a segment that began before an offset."""
+        """Delete files left by processes that died while they retired a segment that begins before an offset."""
         for name in self._files.list(self._directory):
             begin = begin_of(name.removeprefix(HALF_MADE)) if name.startswith(HALF_MADE) else None
             if begin is not None and begin < oldest:
@@ -223,7 +223,7 @@ class FreeList:
     def trim(self) -> None:
         """Add the files that dead processes left, and delete surplus and unusable ones. For a process that is alone."""
         with self._changing.held():
-            names = self._look()
+            names = self._add_unknown()
             known = {free_file.path.name for free_file in self._waiting}
             surplus = [free_file.path.name for free_file in self._waiting[self._most() :]]
             del self._waiting[self._most() :]

@@ -23,7 +23,7 @@ def keep_one_encoding(files: Files, segments: Segments, begin: Offset) -> None:
     compressed = compressed_path(plain)
     if not (files.exists(plain) and files.exists(compressed)):
         return
-    with suppress(FileNotFoundError):  # the segment was reclaimed meanwhile
+    with suppress(FileNotFoundError):  # the segment has just been reclaimed
         if not _is_damaged(files, compressed, segments.limits):
             segments.replace_plain(begin)
         elif _is_whole(files, plain, segments.limits):
@@ -34,8 +34,8 @@ def keep_one_encoding(files: Files, segments: Segments, begin: Offset) -> None:
 def _is_damaged(files: Files, compressed: Path, limits: SegmentLimits) -> bool:
     """Return whether the content is damaged or the disk cannot read it; raise any other `OSError`.
 
-    Other errors, such as too many open files, prove nothing about the file: the process that made it may be about to
-    delete the plain file, which is valid, too.
+    Other errors, such as too many open files, prove nothing about the file: the process that compressed it may be about
+    to delete the plain file, which is valid, too.
     """
     try:
         CompressedSegment.open(files, compressed, limits).check()

@@ -205,7 +205,7 @@ ANY_SIZE = SegmentLimits(sys.maxsize, MAX_PAYLOAD)
 
 
 class Window(NamedTuple):
-    """What a native reader reads: a 64-byte header, in which it looks for an end, and records from an offset."""
+    """The bytes that a native reader reads: a 64-byte header, which may have an end, and records from an offset on."""
 
     content: Buffer
     begin: Offset
@@ -261,7 +261,7 @@ class Segment:
 
     @property
     def limit(self) -> Offset:
-        """The offset that no record of this segment extends beyond, as far as the file itself shows."""
+        """The offset that no record of this segment extends beyond, according to the file."""
         end = self.end
         return self.space_end if end is None else max(self.begin, min(end, self.space_end))
 
@@ -285,7 +285,7 @@ class Segment:
             store_u64(self.map, SEGMENT_END, 0)
 
     def invalidate(self) -> None:
-        """Clear the magic number, so that processes that have the file mapped notice and look the segment up again."""
+        """Clear the magic number, so that processes that have the file mapped notice, and open the segment again."""
         check_storable(self.map, 0, SEGMENT_HEADER_SIZE, self.path)
         self.map[: len(SEGMENT_MAGIC)] = bytes(len(SEGMENT_MAGIC))
 
@@ -314,7 +314,7 @@ class Segment:
     # Reading, with the same methods as a compressed segment
 
     def window(self, _offset: int) -> Window:
-        """Return what a reader at an offset reads from: the whole segment."""
+        """Return the window of a reader at an offset: the whole segment."""
         return Window(self.map, self.begin, self.space_end)
 
     def span(self, start: int, _stop: int) -> tuple[Buffer, int]:

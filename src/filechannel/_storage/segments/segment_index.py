@@ -5,8 +5,8 @@ or when a reader needs them. The entries that are left when a segment is finishe
 if the segment is consumed before. Until then, and after a process crash, the index ends a little before the log. After
 a power cut it may extend beyond the log; readers ignore that part. A lost index costs only speed.
 
-Times never go back, even if the clock does: a lookup by time must find everything that was sent after that time. While
-the clock is behind, the times stay the same, a little later than anything that may have been sent before.
+Times never decrease, even if the clock is set back: a lookup by time must find everything that was sent after that
+time. While the clock is behind, the times stay the same, a little later than anything that may have been sent before.
 """
 
 from __future__ import annotations
@@ -121,10 +121,10 @@ class PendingEntries(NamedTuple):
 
 
 class ActiveIndex:
-    """Writes the entries that the writer noted to the index of the active segment, as far as that is possible."""
+    """Writes the entries that the writer noted to the index of the active segment, as far as possible."""
 
     def __init__(self, files: Files, mode: int, check_directory: Callable[[], object]) -> None:
-        """*check_directory* is called before a file is made, and raises if that would be in another channel."""
+        """*check_directory* is called before a file is created; it raises if the directory is not the channel's."""
         self._files = files
         self._mode = mode
         self._check_directory = check_directory
@@ -134,7 +134,7 @@ class ActiveIndex:
         self.latest = 0
         """The time of the last stored entry of the active segment; 0 if there is none."""
         self.due = 0
-        """When the next record gets an index entry, if none came before (ns since the epoch)."""
+        """When the next record gets an index entry, if no record got one before (ns since the epoch)."""
 
     def is_due(self) -> bool:
         """Return whether an entry is due because a second has passed; if so, start the next second."""
@@ -161,7 +161,7 @@ class ActiveIndex:
         """Like `store`, unless the segment lies before the oldest offset: then another process has deleted it."""
         if pending.begin >= oldest():
             self.store(pending.segment, pending.entries, pending.visible)
-            if pending.begin < oldest():  # reclaimed in this moment, perhaps before there was an index to delete
+            if pending.begin < oldest():  # just reclaimed, perhaps before there was an index to delete
                 with suppress(OSError):
                     self._files.unlink(index_path(pending.segment))
 
@@ -174,7 +174,7 @@ class ActiveIndex:
             index.close()
 
     def close(self) -> None:
-        """Leave the segment. The first record of the next one always gets an entry."""
+        """Close the index file. The first record of the next segment always gets an entry."""
         if self._writer is not None:
             self._writer.close()
             self._writer = None
