@@ -517,7 +517,7 @@ def test_peek_while_another_thread_purges(path: Path, monkeypatch: pytest.Monkey
     """A purge between the moves of a receiver and of its look-ahead reader is not reported as lost messages."""
     with open_channel(path, bytes) as channel, channel.sender() as tx, getattr(channel, kind)("name") as rx:
         tx.send_many([b"1", b"2"])
-        original = LogReader.stand_beside
+        original = LogReader.copy_position_of
 
         def sleep_beside(look_ahead_reader: LogReader, other: LogReader) -> None:
             monkeypatch.undo()
@@ -527,5 +527,5 @@ def test_peek_while_another_thread_purges(path: Path, monkeypatch: pytest.Monkey
             tx.send(b"3")
             look_ahead_reader.move(before)
 
-        monkeypatch.setattr(LogReader, "stand_beside", sleep_beside)
+        monkeypatch.setattr(LogReader, "copy_position_of", sleep_beside)
         assert rx.peek(2) == [b"3"]

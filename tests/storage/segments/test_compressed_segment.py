@@ -209,7 +209,7 @@ def test_a_look_ahead_reader_starts_in_the_same_window(path: Path) -> None:
         reader, look_ahead_reader = reader_of(store), reader_of(store)
         reader.move(store.lookup.earliest())
         reader.native.take()
-        look_ahead_reader.stand_beside(reader)
+        look_ahead_reader.copy_position_of(reader)
         assert Message(*look_ahead_reader.native.take_record()) == before[1]
         assert take_all(look_ahead_reader) == before[2:]
         reader.close()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 from ..._wakeup.event_loops import notice_cancellation, run_through_cancellation
 from ..base.transaction import BaseStep, Leaving, check_arguments
 from .ack_receiver import AckReceiver
-from .cooperative_yield import give_way_if_due
+from .cooperative_yield import yield_if_due
 from .sender import Sender
 
 T = TypeVar("T")
@@ -42,7 +42,7 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
 
     async def __aenter__(self) -> Self:
         """Begin the step. The first step of a process looks up the consumer's position in both channels."""
-        await give_way_if_due()
+        await yield_if_due()
         self._begin()
         try:
             while not self._is_prepared:
@@ -87,7 +87,7 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
         if self._payloads:
             await self._tx.append_with(self._append)
         else:
-            await give_way_if_due()
+            await yield_if_due()
         self._acknowledge()
         if self._subscription.must_flush_acks:
             await run_through_cancellation(self._subscription.flush_position)

@@ -144,9 +144,9 @@ def check_arguments(rx: object, tx: object, receiver: type, sender: type, other:
         ("tx", tx, sender, BaseSender, "sender"),
     ):
         if not isinstance(given, wanted):
-            advice = f"use {other}()" if issubclass(type(given), base) else f"create one with {method}()"
+            hint = f"use {other}()" if issubclass(type(given), base) else f"create one with {method}()"
             kinds = f"must be {_described(wanted)}, not {_described(type(given))}"
-            raise TypeError(f"{argument}={given!r}: {kinds}; {advice}")
+            raise TypeError(f"{argument}={given!r}: {kinds}; {hint}")
 
 
 def _described(kind: type) -> str:

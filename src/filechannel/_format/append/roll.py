@@ -57,7 +57,7 @@ from ..layout import (
 from ..memory.atomics import load_u64, store_u64
 
 Watch: TypeAlias = Callable[[str], object] | None
-"""Called with the name of each step before it: look, end, header, replace, publish. An exception ends the roll."""
+"""Called with the name of each step before it: check, end, header, replace, publish. An exception ends the roll."""
 Names: TypeAlias = tuple[bytes, bytes, int]
 """The name of a file; the name it gets, in which the digits of the offset are still wrong; and their position."""
 

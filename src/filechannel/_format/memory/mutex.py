@@ -20,7 +20,7 @@ from ..._errors import Busy, FileChannelError
 from ..layout import CONTENDED, LOCK_GENERATION_SHIFT
 from .atomics import load_u32, swap_if_u32
 from .futex import release_word, wake_word
-from .prefault import Look, can_store, can_store_word
+from .prefault import StoreCheck, can_store, can_store_word
 
 _NO_PROCESS = 1 << LOCK_GENERATION_SHIFT  # slot 0 is never used
 _LONGEST = 1e6
@@ -72,7 +72,7 @@ class Mutex:
         self._words: Buffer | None = None
         self._position = self._process = 0
         self._flushes: int | None = None
-        self._look = Look()
+        self._check = StoreCheck()
         self.owner: int = 0
         """The thread that has locked it; 0 if none has."""
 
@@ -121,7 +121,7 @@ class Mutex:
         if flushes is not None:
             load_u32(words, flushes)
         self._words, self._position, self._process = words, position, process
-        self._flushes, self._look = flushes, Look()
+        self._flushes, self._check = flushes, StoreCheck()
 
     def can_store(self) -> bool:
         """Make the page of the lock word writable, unless it is known to be; False if a store would kill us."""
@@ -129,13 +129,13 @@ class Mutex:
             return True
         if self._flushes is None:
             return can_store(self._words, self._position, 4)
-        return can_store_word(self._words, self._position, self._flushes, self._look)
+        return can_store_word(self._words, self._position, self._flushes, self._check)
 
     def held_shared(
         self,
         take: Callable[[bool], int],
         may_sleep: Callable[[], bool],
-        look: Callable[[], object],
+        check_owner: Callable[[], object],
         sleep: Callable[[int], object],
         /,
     ) -> Guard:
@@ -143,7 +143,7 @@ class Mutex:
         slept = False
         while True:
             if not may_sleep():
-                look()
+                check_owner()
             self._acquire(-1)
             seen = self._take(take, slept)
             if not seen:

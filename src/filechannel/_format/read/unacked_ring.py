@@ -76,7 +76,7 @@ class UnackedRing:
             heappop(self._ready)
         return self._entries[self._ready[0]]
 
-    def coming(self, most: int) -> list[Entry]:
+    def ready_entries(self, most: int) -> list[Entry]:
         """Return at most *most* messages that are ready to be redelivered."""
         entries = (entry for entry in self._entries.values() if entry.state is State.READY)
         return list(islice(entries, most)) if self.ready else []
@@ -115,7 +115,7 @@ class UnackedRing:
 
     def acknowledge(self, offset: int, token: int) -> bool | None:
         """Acknowledge one; None if it is not outstanding with that token, else whether the oldest entry changed."""
-        entry = self._find_out(offset, token)
+        entry = self._find_outstanding(offset, token)
         if entry is None:
             return None
         self._set_state(entry, State.ACKED)
@@ -155,12 +155,12 @@ class UnackedRing:
 
     def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; return whether it was outstanding with that token."""
-        entry = self._find_out(offset, token)
+        entry = self._find_outstanding(offset, token)
         if entry is not None:
             self._redeliver(entry, due, counted=counted)
         return entry is not None
 
-    def hand_out(self, offset: int) -> int:
+    def mark_redelivered(self, offset: int) -> int:
         """Mark a message as handed out again; return which attempt it is."""
         entry = self._entries.get(offset)
         if entry is None:
@@ -208,7 +208,7 @@ class UnackedRing:
         else:
             heappush(self._ready, entry.offset)
 
-    def _find_out(self, offset: int, token: int) -> Entry | None:
+    def _find_outstanding(self, offset: int, token: int) -> Entry | None:
         entry = self._entries.get(offset)
         return entry if entry is not None and entry.state is State.OUT and entry.token == token else None
 

@@ -17,7 +17,7 @@ from typing import NoReturn, TypeVar
 from typing_extensions import Buffer
 
 from ..._errors import AckError, ConsumerDamagedError, counted_messages
-from ..._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
+from ..._format import add_u64, advance_position, load_u64, store_u32, store_u64, swap_if_u64
 from ..._format.layout import (
     ENTRY,
     ENTRY_ACKED,
@@ -48,7 +48,7 @@ from ..._format.layout import (
     NAME_MEMBERS,
     NAME_OWNER,
 )
-from ..._format.read.group_ring import LOOK_AFTER, entry_start, is_sound
+from ..._format.read.group_ring import LIVENESS_CHECK_NS, entry_start, is_sound
 from ..._offset import LogPosition, Offset
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
@@ -147,7 +147,7 @@ class Group(Cursor):
             if not self._is_sound:
                 self._raise_damaged()
             result = work()
-        if move_on(self.map, self.owner):
+        if advance_position(self.map, self.owner):
             self._events.ring_freed()
         self._events.position_moved()
         return result
@@ -253,7 +253,7 @@ class Group(Cursor):
                 self._store(GROUP_READY, ready)
             again = [self._redeliver(number, word, now, alive) for number, word in overdue]
             if not self._numbers():
-                swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
+                swap_if_u64(self.map, GROUP_DUE, now + LIVENESS_CHECK_NS, _NEVER)
             return sum(again)
 
         again = self._locked(redeliver, may_sleep)
@@ -265,10 +265,10 @@ class Group(Cursor):
         if not self._numbers():
             self._store(GROUP_DUE, _NEVER)  # else every waiting member would check again and again
             return False
-        if now < self._load(GROUP_DUE) <= now + LOOK_AFTER:
+        if now < self._load(GROUP_DUE) <= now + LIVENESS_CHECK_NS:
             return False
         # Not "never" before the check is over: another member has to check again if this process is killed here.
-        self._store(GROUP_DUE, now + LOOK_AFTER)
+        self._store(GROUP_DUE, now + LIVENESS_CHECK_NS)
         return True
 
     def _is_backwards(self, number: int) -> bool:

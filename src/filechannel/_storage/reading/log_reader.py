@@ -83,7 +83,7 @@ class LogReader:
     def _up_to_stop(self, log_position: LogPosition) -> LogPosition:
         return log_position if self.stop is None or log_position.offset < self.stop.offset else self.stop
 
-    def stand_beside(self, other: LogReader) -> None:
+    def copy_position_of(self, other: LogReader) -> None:
         """Move to the position of another reader, and share its segment: that may have been unmapped already."""
         segment, window = other._segment, other._window
         self.move(LogPosition(Offset(other.native.offset), other.native.sequence))

@@ -227,7 +227,7 @@ static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *o
     uint64_t space = space_in(&next.map), window = next.window < space ? next.window : space;
     int was_ahead = self->ahead_end > self->begin;
     *offset = self->tail_end;
-    int rolled = watched(self, &next, "look") ? -1 : is_there(&next);
+    int rolled = watched(self, &next, "check") ? -1 : is_there(&next);
     if (rolled > 0) {
         fill_header(self, &next, now);
         rolled = roll(self, &next);

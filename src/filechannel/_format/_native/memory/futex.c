@@ -40,13 +40,13 @@ static int seconds_from(PyObject *value, double *seconds) {
 
 /* --- Lock words -------------------------------------------------------------------------------------------- */
 
-#define SPINS_PER_LOOK 32
+#define SPINS_PER_CLOCK_READ 32
 
-/* The clock is read once in SPINS_PER_LOOK tries. */
+/* The clock is read once in SPINS_PER_CLOCK_READ tries. */
 static int spin_for_word(uint8_t *at, uint32_t owner, double seconds) {
     uint64_t until = 0;
     for (;;) {
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+        for (int i = 0; i < SPINS_PER_CLOCK_READ; i++) {
             if (load_acquire_u32(at) == 0 && swap_if_u32(at, 0, owner)) return 1;
             relax();
         }
@@ -135,7 +135,7 @@ static PyObject *py_wake_waiters(PyObject *Py_UNUSED(module), PyObject *const *a
 static int spin_above(const uint8_t *at, uint64_t value, double seconds) {
     uint64_t until = monotonic_ns() + (uint64_t)(seconds * 1e9);
     do
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+        for (int i = 0; i < SPINS_PER_CLOCK_READ; i++) {
             if (load_acquire_u64(at) > value) return 1;
             for (int pause = 0; pause < 4; pause++) relax(); /* each load takes the cache line away from the core that writes it */
         }

@@ -55,7 +55,7 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
     if (self->released) return raise_closed(), NULL;
     if (self->sleepers.obj || self->control.readonly) {
-        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "said before" : "control page cannot be written to");
+        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "already set up" : "control page cannot be written to");
         return NULL;
     }
     if (get_aligned(args[0], PyBUF_WRITABLE, 8, "sleepers is too short", &self->sleepers)) {
@@ -75,7 +75,7 @@ static PyObject *py_notify_capacity(PyObject *op, PyObject *notify) {
 /* The current log position; a group member that is not reading has the position of the group. */
 static void log_position_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     ring_next(self->ring, offset, sequence);
-    if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
+    if (!self->seen_is_valid || *offset != self->seen || *sequence != self->seen_sequence) return;
     *offset = self->offset;
     *sequence = self->sequence;
 }
@@ -91,7 +91,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
-    int gave = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
+    int returned = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
     uint64_t offset, sequence;
     if (self->ring && !self->released && !inside) { /* the ring cannot be read later */
         log_position_in_group(self, &offset, &sequence);
@@ -102,7 +102,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     unbind(self);
     release_view(&self->cursor);
     if (!inside) reader_leave(self);
-    return PyBool_FromLong(gave);
+    return PyBool_FromLong(returned);
 }
 
 /* The generation of the newest complete slot, which the next store must not overwrite. */
@@ -284,8 +284,8 @@ static PyMethodDef methods[] = {
      "acknowledge_before($self, offset, /)\n--\n\nAcknowledge every delivery that begins before an offset."},
     {"redeliver_all", reader_redeliver_all_method, METH_NOARGS,
      "redeliver_all($self, /)\n--\n\nRedeliver everything outstanding; the attempt is not counted."},
-    {"coming", reader_coming_method, METH_O,
-     "coming($self, most, /)\n--\n\n"
+    {"ready_positions", reader_ready_positions_method, METH_O,
+     "ready_positions($self, most, /)\n--\n\n"
      "Return (offset, sequence) of at most *most* messages that are ready to be redelivered."},
     {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget all deliveries: the cursor moves to the next new message."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\n"
