@@ -18,7 +18,7 @@ from filechannel._format.layout import (
     ENTRY,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
-    ENTRY_PASSED,
+    ENTRY_SKIPPED,
     ENTRY_READY,
     ENTRY_STATE,
     GROUP_DUE,
@@ -410,7 +410,7 @@ def test_an_entry_before_the_position(impl: SimpleNamespace) -> None:
     members = Members(impl, 5)
     a, b = members.readers
     a.take()
-    ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_PASSED, 9, 27, 2, 0)
+    ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_SKIPPED, 9, 27, 2, 0)
     put(members.group, GROUP_NEXT, 27)
     put(members.group, GROUP_NEXT_SEQUENCE, 3)
     put(members.group, GROUP_TAIL, 2)

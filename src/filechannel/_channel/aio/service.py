@@ -130,7 +130,7 @@ class Service(BaseService):
             if cancelled is not None and anyio.current_effective_deadline() != -math.inf:
                 # Cancelling the service cancels a scope around this task. This cancellation came from the handler or
                 # other code.
-                failure, cancelled = failure or _cancelled_alone(cancelled), None
+                failure, cancelled = failure or _direct_cancellation_error(cancelled), None
             if failure is not None:
                 self._fail(failure)
                 self._body.cancel()
@@ -165,10 +165,10 @@ class Service(BaseService):
             except Exception as error:
                 await self._execute(outcomes.failed(found, error, stats), found, stats)
             except BaseException as error:
-                if not _is_stray(error):
+                if not _is_foreign_cancellation(error):
                     outcomes.release(found)
                     raise
-                await self._execute(outcomes.failed(found, _strayed(error), stats), found, stats)
+                await self._execute(outcomes.failed(found, _foreign_cancellation_error(error), stats), found, stats)
             else:
                 try:
                     if ack is None or not ack(1):
@@ -274,15 +274,15 @@ def _split_cancellation(error: BaseException) -> tuple[BaseException | None, Bas
     return (error, None) if isinstance(error, cancelled) else (None, error)
 
 
-def _is_stray(error: BaseException) -> bool:
-    """Return whether a cancellation does not concern this task: the handler awaited something that was cancelled."""
+def _is_foreign_cancellation(error: BaseException) -> bool:
+    """Return whether a cancellation was not meant for this task: the handler awaited something that was cancelled."""
     if not isinstance(error, asyncio.CancelledError) or in_trio():
         return False
     task = asyncio.current_task()
     return task is not None and not task.cancelling()
 
 
-def _cancelled_alone(error: BaseException) -> Exception:
+def _direct_cancellation_error(error: BaseException) -> Exception:
     failure = RuntimeError(
         "the task of a handler was cancelled directly, not through its service; call stop() to end a service"
     )
@@ -290,7 +290,7 @@ def _cancelled_alone(error: BaseException) -> Exception:
     return failure
 
 
-def _strayed(error: BaseException) -> Exception:
+def _foreign_cancellation_error(error: BaseException) -> Exception:
     failure = RuntimeError("the handler awaited something that was cancelled")
     failure.__cause__ = error
     return failure

@@ -32,12 +32,12 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
 
     async def receive(self) -> T_co:
         """Return the next message; wait for it if necessary. Errors as in `AckReceiver.receive`."""
-        self._check_on()
+        self._check_active()
         return await self._rx.receive()
 
     async def receive_many(self, max_items: int, linger: float = 0.0) -> list[T_co]:
         """Return between one and *max_items* messages, as `AckReceiver.receive_many` does."""
-        self._check_on()
+        self._check_active()
         return await self._rx.receive_many(max_items, linger)
 
     async def __aenter__(self) -> Self:

@@ -1,6 +1,6 @@
-"""`Outcomes`: what becomes of each message of a service. It decides and counts, but never waits and does no I/O.
+"""`Outcomes` decides what happens to each message of a service, and counts. It never waits and does no I/O.
 
-The services for event loops and threads take a message, call the handler, and tell this object what happened. They
+The services for event loops and threads take a message, call the handler, and report the outcome to this object. They
 then execute the decision: wait before a retry, or send a dead letter. Around that they enter a context manager of this
 object, which acknowledges or redelivers the message at the end.
 """
@@ -66,7 +66,7 @@ class WorkerStats:
 
 @final
 class Outcomes:
-    """Decides what becomes of the messages of one service, and counts them."""
+    """Decides what happens to the messages of one service, and counts them."""
 
     def __init__(self, outstanding: Outstanding, retry: RetryPolicy, *, ordered: bool, dead_letters: bool) -> None:
         """With *dead_letters*, there is a channel for messages that cannot be handled; without it, they are errors."""

@@ -253,7 +253,7 @@ class Subscription:
             self._flush.wait_until_flushed()
 
     def flush_position_soon(self) -> None:
-        """Start that in another thread, if necessary: a receive that may not wait has taken a message."""
+        """Start a flush in another thread, if necessary: a receive that may not wait has taken a message."""
         if not self._is_acknowledged:
             self._flush_soon()
 

@@ -61,8 +61,8 @@ int futex_wake(uint8_t *at, int count);
 /* Clear the bits of a wake word that say what waits, and wake the threads; returns the bits. The caller has issued a
  * full fence. */
 uint32_t wake_waiters(uint8_t *word);
-/* For a reader that has nothing behind its offset; called without the GIL. `seen` is the wake word as it was before the
- * caller checked for other reasons not to sleep: if its generation has changed since, there may be one. Returns an
+/* For a reader that has found nothing to read; called without the GIL. `seen` is the wake word as it was before the
+ * caller checked for other reasons not to sleep: if its generation has changed since, data may be available. Returns an
  * errno, or 0. */
 int watch_for_more(const uint8_t *words, uint64_t offset, double seconds); /* returns whether there is more */
 int sleep_for_more(uint8_t *words, uint64_t offset, uint32_t seen, double seconds);
@@ -123,7 +123,7 @@ typedef struct {
     Py_buffer map;
     uint8_t header[SEGMENT_HEADER_SIZE];
     uint64_t device, inode;
-    int directory;             /* that both names are in; owned and closed by us, if: */
+    int directory;             /* of both names; owned and closed by us, if: */
     char has_directory;
     PyObject *source, *target; /* names, as bytes; in the target: */
     Py_ssize_t digits;         /* the position of the digits of the offset */
@@ -133,10 +133,10 @@ typedef struct {
     PyObject *after_roll;      /* called by the append after the one that rolls */
     PyObject *watch;           /* for tests; else NULL */
 } PreparedSegment;
-#define CHECK_VALID_NS 1000000000u /* how long: the kernel may write pages back by itself, which makes them read-only */
+#define CHECK_VALID_NS 1000000000u /* how long a check is valid: the kernel may write pages back by itself, which makes them read-only */
 typedef struct {
     uint32_t flushes; /* the value of FLUSHES when pages were last made writable */
-    uint64_t until;   /* wall clock until which they are believed to be writable */
+    uint64_t until;   /* wall clock until which the check is valid */
 } StoreCheck;
 static inline int store_check_is_valid(const StoreCheck *last, uint64_t now) { /* not if the clock went back */
     return now < last->until && now + CHECK_VALID_NS >= last->until;
@@ -233,7 +233,7 @@ PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that 
 enum unacked_state { UNACKED_OUT, UNACKED_ACKED, UNACKED_READY, UNACKED_DELAYED };
 typedef struct {
     uint64_t offset, sequence;
-    uint64_t token; /* of the call that handed it out last */
+    uint64_t token; /* of the call that delivered it last */
     uint64_t due;   /* when it is redelivered, by the monotonic clock */
     uint32_t attempt;
     unsigned char state;
@@ -279,7 +279,7 @@ typedef struct {
     Py_buffer shared;
     uint32_t owner; /* as in a lock word */
     uint64_t lease; /* ns */
-    Claim *claims;  /* in the order in which they were handed out */
+    Claim *claims;  /* in the order in which they were delivered */
     uint64_t mask, first, last;
     uint64_t out;   /* how many of them did decode */
     PyObject *lost; /* a list of (offset, token), or NULL */

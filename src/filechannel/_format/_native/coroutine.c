@@ -66,7 +66,7 @@ static int start_slow_path(Coroutine *self) {
     return 0;
 }
 
-/* --- Awaiting a future once, for a message that is likely to come: as a Python coroutine does, in a third of the
+/* --- Awaiting a future once, for a message that is likely to arrive: as a Python coroutine does, in a third of the
  * time --- */
 
 static int sleeps(const Coroutine *self) { return !self->sends && self->item; }
@@ -334,9 +334,9 @@ static PyObject *get_name(PyObject *op, void *qualified) {
 }
 
 static PyMethodDef coroutine_methods[] = {
-    {"send", py_send, METH_O, "send($self, value, /)\n--\n\nGo on; StopIteration carries the result."},
+    {"send", py_send, METH_O, "send($self, value, /)\n--\n\nResume; StopIteration carries the result."},
     {"throw", FAST(py_throw), METH_FASTCALL, "Raise an exception where the coroutine waits."},
-    {"close", py_close, METH_NOARGS, "close($self, /)\n--\n\nGive up."},
+    {"close", py_close, METH_NOARGS, "close($self, /)\n--\n\nClose the coroutine."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef coroutine_getset[] = {

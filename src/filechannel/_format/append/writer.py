@@ -283,7 +283,7 @@ class Writer:
         if flags & ~(BATCH_CONTINUES | CONTROL_RECORD) or max(map(len, payloads), default=0) > MAX_PAYLOAD:
             raise ValueError("payload or flags do not fit the word")
         if self._segment is not None and self._fits_window(self._pending, 0):
-            # Stored before the first byte is written: the next lock holder wipes up to here if this process dies.
+            # Stored before the first byte is written: the next lock holder clears up to here if this process dies.
             need = sum(map(len, payloads[index:])) + RECORD_HEADER_SIZE * len(payloads[index:])
             end = min(self._pending + need, self._window_end)
             if not self._words_storable() or not self._segment_storable(self._pending, end - self._pending):
@@ -390,7 +390,7 @@ class Writer:
         self._limit = unsigned(sequence_end), unsigned(registrations, U32)
 
     def populate_ahead(self, end: int, distance: int, /) -> None:
-        """Have so many bytes (*distance*) ahead of the tail populated by another thread.
+        """Have *distance* bytes ahead of the tail populated by another thread.
 
         Up to the offset *end*, until another segment is bound.
         """

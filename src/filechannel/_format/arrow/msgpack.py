@@ -1,4 +1,4 @@
-"""Reading MessagePack one token at a time, never beyond the end, and writing it: the implementation of msgpack*.h."""
+"""Reading MessagePack one token at a time, never beyond the end, and writing it, in pure Python: see msgpack*.h."""
 
 from __future__ import annotations
 

@@ -63,7 +63,10 @@ class Guard:
 
 
 class Mutex:
-    """A re-entrant lock, which processes share if it has a lock word in a map."""
+    """A re-entrant lock, which processes share if it has a lock word in a map.
+
+    With the C core, an exception raised by a signal handler cannot leave it locked.
+    """
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -124,7 +127,7 @@ class Mutex:
         self._flushes, self._check = flushes, StoreCheck()
 
     def can_store(self) -> bool:
-        """Make the page of the lock word writable, unless it is known to be; False if a store would kill us."""
+        """Make the page of the lock word writable, unless it is known to be; False if a store would be fatal."""
         if self._words is None:
             return True
         if self._flushes is None:
@@ -215,12 +218,18 @@ def count_locked(change: int) -> None:
 
 
 def ensured(call: Callable[..., object], /, *arguments: object) -> Guard:
-    """Return a guard that makes a call at the end of a `with` statement, however that is left."""
+    """Return a guard that makes a call at the end of a `with` statement, however that is left.
+
+    With the C core, and if the call is of a C function, no signal handler can prevent it.
+    """
     return Guard(lambda _: call(*arguments))
 
 
 def resolve(*futures: Future[None]) -> None:
-    """Set the result of every asyncio future that is not done to None."""
+    """Set the result of every asyncio future that is not done to None.
+
+    With the C core, no signal handler can prevent it.
+    """
     for future in futures:
         if not future.done():
             future.set_result(None)

@@ -52,18 +52,18 @@ def can_store(buffer: Buffer, position: int, size: int, /) -> bool:
 
 
 class StoreCheck:
-    """The last time that pages were made writable."""
+    """The last check that pages can be stored to."""
 
     def __init__(self) -> None:
         self.flushes = self._until = 0
         """The value of `FLUSHES` then."""
 
     def is_valid(self, now: int) -> bool:
-        """Return whether they are still believed to be writable, if no flush came in between. The clock may go back."""
+        """Return whether the check is recent enough, if no flush came in between. The clock may go back."""
         return self._until - _CHECK_VALID_NS <= now < self._until
 
     def note(self, flushes: int, now: int) -> None:
-        """Note that they were made writable."""
+        """Note that the pages were made writable."""
         self.flushes, self._until = flushes, now + _CHECK_VALID_NS
 
 
@@ -84,7 +84,7 @@ def can_store_word(words: Buffer, position: int, flushes: int, last: StoreCheck)
 
 
 def populate_soon(buffer: Buffer, position: int, size: int, /) -> None:
-    """The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."""
+    """Populate pages in the background, if possible; the buffer is kept until `populate_wait` or the next call."""
     populate(buffer, position, size)
 
 

@@ -14,7 +14,7 @@ class AckTracking:
     """The deliveries of a reader that must be acknowledged."""
 
     is_full = False
-    """Whether nothing new can be handed out before a delivery is acknowledged: never, here."""
+    """Whether nothing new can be delivered before a delivery is acknowledged: never, here."""
 
     def __init__(self, log_cursor: LogCursor) -> None:
         self._log_cursor = log_cursor
@@ -48,13 +48,13 @@ class AckTracking:
 
     @property
     def is_drained(self) -> bool:
-        """Whether everything that was handed out is acknowledged."""
+        """Whether everything that was delivered is acknowledged."""
         return self._unacked.oldest is None
 
-    # Handing out
+    # Delivering
 
     def begin_call(self) -> None:
-        """Use a new token for what is handed out from here on."""
+        """Use a new token for what is delivered from here on."""
         self._unacked.token += 1
 
     def next_delivery(self) -> tuple[object, int, int, int, int] | Nothing:
@@ -110,7 +110,7 @@ class AckTracking:
         if self._front is None:
             self._unacked.drop_from(offset)
 
-    # Settling
+    # Acknowledging
 
     def ack(self, count: int) -> bool:
         """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""

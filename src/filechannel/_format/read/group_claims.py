@@ -54,7 +54,7 @@ class GroupClaims:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged, unless the ring looks damaged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged, unless the ring looks damaged."""
         return self._ring.is_full and not self._ring.is_suspect
 
     @property
@@ -62,7 +62,7 @@ class GroupClaims:
         """Whether no member has a delivery, and a sealed channel has no more messages."""
         return self._ring.is_empty and not self._log_cursor.has_message_from(self._ring.next[1])
 
-    # Handing out
+    # Delivering
 
     @property
     def claims(self) -> list[Claim]:
@@ -132,8 +132,8 @@ class GroupClaims:
             claim = ring.claim_ready()
             if not isinstance(claim, Claim):
                 return claim
-            payload = self._read_redelivered(claim)
-            return False if payload is None else (claim, payload)
+            redelivered = self._read_redelivered(claim)
+            return False if redelivered is None else (claim, redelivered)
         if ring.is_full:
             if ring.is_suspect:
                 raise DamagedWordsError
@@ -185,14 +185,14 @@ class GroupClaims:
         return None
 
     def _return(self, claim: Claim) -> None:
-        """Give back a message that was not delivered."""
+        """Return a message that was not delivered to the ring."""
         self._ring.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False)
 
     def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
         return self._ring.redeliver_all(but)
 
-    # Settling
+    # Acknowledging
 
     def ack(self, count: int) -> bool:
         """Acknowledge the oldest claims; False, with nothing changed, if there are fewer."""

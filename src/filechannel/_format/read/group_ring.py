@@ -1,8 +1,8 @@
 """The ring that the members of a group share, as one member sees it: the pure-Python implementation of group_ring.c.
 
-It is a ring of entries in shared memory. There is an entry for each message that was handed out and is not yet
-acknowledged, or that lies behind one that is not. A member creates an entry, or hands it out again, under the lock
-word. The member that has a message acknowledges it or gives it back with one compare-and-swap of the entry's word,
+It is a ring of entries in shared memory. There is an entry for each message that was delivered and is not yet
+acknowledged, or that lies behind one that is not. A member creates an entry, or claims it again, under the lock word.
+The member that has a message acknowledges it or returns it to the ring with one compare-and-swap of the entry's word,
 which fails if the message is no longer its own. So a change has either happened or not, wherever the process is killed,
 and everything else in the file can be derived from the entries (see `_storage/consumers/group_file.py`).
 
@@ -31,7 +31,7 @@ from ..layout import (
     ENTRY_DELAYED,
     ENTRY_OUT,
     ENTRY_OWNER_SHIFT,
-    ENTRY_PASSED,
+    ENTRY_SKIPPED,
     ENTRY_READY,
     ENTRY_STATE,
     ENTRY_TOKEN_SHIFT,
@@ -55,7 +55,7 @@ from ..memory.futex import release_word, take_word
 from .cursor_slot import write_cursor_slot
 
 LIVENESS_CHECK_NS = 1_000_000_000
-"""How many ns after a message was handed out a member checks whether its owner is alive."""
+"""How many ns after a message was delivered a member checks whether its owner is alive."""
 _SPIN = 50e-6
 
 
@@ -77,7 +77,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """How often it was handed out."""
+        """How often it was delivered."""
         return self.word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS
 
 
@@ -136,12 +136,12 @@ class Ring:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was handed out is acknowledged."""
+        """Whether everything that was delivered is acknowledged."""
         return load_u64(self._shared, GROUP_HEAD) == load_u64(self._shared, GROUP_TAIL)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged."""
         return load_u64(self._shared, GROUP_TAIL) - load_u64(self._shared, GROUP_HEAD) >= GROUP_ENTRIES
 
     @property
@@ -311,7 +311,7 @@ class Ring:
         return True
 
     def _delay(self, claim: Claim, word: int, due: int, *, report_lost: bool) -> bool:
-        """Give a claim back with another deadline.
+        """Return a claim to the ring with another deadline.
 
         While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
         """
@@ -382,7 +382,7 @@ def _bounds(shared: Buffer) -> tuple[bool, int, int]:
 
 
 def is_sound(shared: Buffer) -> bool:
-    """Return whether the words that say what is handed out agree with each other. The caller has the lock.
+    """Return whether the words that say what was delivered agree with each other. The caller has the lock.
 
     The newest entry says where the group resumes, and it is not overwritten before the next one is created. Before the
     first entry, the position says so.
@@ -435,16 +435,16 @@ def _advance_position(shared: memoryview, owner: int) -> tuple[bool, bool, bool]
 def _is_acknowledged(shared: memoryview) -> bool:
     """Return whether there is an oldest entry, and it is acknowledged."""
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
-    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
+    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_SKIPPED)
 
 
 def _move_position(shared: memoryview, head: int, tail: int) -> bool:
     """Move the position to the oldest entry that is not acknowledged; return whether there is none."""
     while head != tail and (word := load_u64(shared, entry_start(head))) & ENTRY_STATE in (
         ENTRY_ACKED,
-        ENTRY_PASSED,
+        ENTRY_SKIPPED,
     ):
-        if word & ENTRY_STATE == ENTRY_PASSED:
+        if word & ENTRY_STATE == ENTRY_SKIPPED:
             store_u64(
                 shared, entry_start(head), word & ~ENTRY_STATE
             )  # the member that reuses the entry must find it acknowledged

@@ -1,6 +1,6 @@
 """The position of a reader in the log: where the next record begins, how far may be read, and the stored cursor.
 
-The reader may read up to `limit` without looking at the shared words again. At `limit` it loads them; at the end of a
+The reader may read up to `limit` without loading the shared words again. At `limit` it loads them; at the end of a
 segment it calls `advance` for the next one.
 """
 

@@ -108,7 +108,7 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged."""
         return self._tracker is not None and self._tracker.is_full
 
     @property
@@ -137,7 +137,7 @@ class Reader:
         return delivery if isinstance(delivery, Nothing) else delivery[0]
 
     def take_or_yield(self) -> object | Nothing:
-        """The same for a coroutine: NOTHING also if the task has to yield first."""
+        """Like `take`, for a coroutine: NOTHING also if the task has to yield first."""
         return NOTHING if slice_is_over() else self.take()
 
     def take_record(self) -> tuple[object, int, int] | Nothing:
@@ -261,7 +261,7 @@ class Reader:
     def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
         """Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in *sleepers*.
 
-        The C core does that, to save the cost of Python calls; in this implementation the caller sleeps by itself.
+        The C core does that, to save the cost of Python calls; with the pure-Python implementation the caller sleeps.
         """
         math.ldexp(spin, 0)  # raises TypeError for a string
         if self._log_cursor.released:

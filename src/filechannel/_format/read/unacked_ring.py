@@ -11,9 +11,9 @@ from itertools import islice, takewhile
 
 
 class State(Enum):
-    """The state of a message that was handed out."""
+    """The state of a message that was delivered."""
 
-    OUT = "handed out"
+    OUT = "outstanding"
     ACKED = "acknowledged, but older ones are not"
     READY = "to be redelivered now"
     DELAYED = "to be redelivered later"
@@ -26,7 +26,7 @@ class Entry:
     offset: int
     sequence: int
     token: int
-    """Token of the call that handed it out last."""
+    """Token of the call that delivered it last."""
     attempt: int = 1
     due: int = 0
     """When it is redelivered, by the monotonic clock."""
@@ -44,7 +44,7 @@ class UnackedRing:
         self._ready: list[int] = []
         self._delayed: list[tuple[int, int]] = []
         self.token: int = 0
-        """Token of the newest call that handed something out."""
+        """Token of the newest call that delivered something."""
 
     def push(self, offset: int, sequence: int) -> None:
         """Add a new delivery."""
@@ -103,7 +103,7 @@ class UnackedRing:
         entry = self._entries.get(offset)
         return entry is not None and entry.state is state
 
-    # Settling
+    # Acknowledging
 
     def ack(self, count: int) -> bool | None:
         """Acknowledge the oldest outstanding ones; None if there are fewer, else whether the oldest entry changed."""
@@ -161,7 +161,7 @@ class UnackedRing:
         return entry is not None
 
     def mark_redelivered(self, offset: int) -> int:
-        """Mark a message as handed out again; return which attempt it is."""
+        """Mark a message as delivered again; return which attempt it is."""
         entry = self._entries.get(offset)
         if entry is None:
             return 1

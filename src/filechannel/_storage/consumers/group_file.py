@@ -29,7 +29,7 @@ from ..._format.layout import (
     ENTRY_OFFSET,
     ENTRY_OUT,
     ENTRY_OWNER_SHIFT,
-    ENTRY_PASSED,
+    ENTRY_SKIPPED,
     ENTRY_READY,
     ENTRY_STATE,
     GROUP_DUE,
@@ -59,7 +59,7 @@ from .cursor import Cursor, own
 
 R = TypeVar("R")
 _NEVER = _U64 = (1 << 64) - 1
-_DONE = (ENTRY_ACKED, ENTRY_PASSED)
+_DONE = (ENTRY_ACKED, ENTRY_SKIPPED)
 
 
 def _nothing() -> None:
@@ -238,7 +238,7 @@ class Group(Cursor):
         for number in self._numbers():
             word, deadline = self._word(number), self._load(entry_start(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
-            if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
+            if state > ENTRY_SKIPPED or (state not in _DONE and self._is_backwards(number)):
                 self._check_ring()  # with the lock: the entry may have been reused since
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
@@ -367,7 +367,7 @@ class Group(Cursor):
         tail = self._load(GROUP_TAIL)
         old, number = self._word(tail), entry_start(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
-        store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
+        store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_SKIPPED)
         self._resume_at(to.offset, to.sequence)
         self._store(GROUP_TAIL, tail + 1)
 
@@ -419,7 +419,7 @@ def ring_problem(content: Buffer) -> str | None:
     if memoryview(content).nbytes < GROUP_SIZE or not (initialized := load_u64(content, GROUP_INITIALIZED)):
         return None
     if initialized != 1:
-        return f"begun is {initialized}"
+        return f"initialized is {initialized}"
     head, tail = load_u64(content, GROUP_HEAD), load_u64(content, GROUP_TAIL)
     if not head <= tail <= head + GROUP_ENTRIES:
         return f"entries {head} to {tail}"
@@ -429,7 +429,7 @@ def ring_problem(content: Buffer) -> str | None:
         return f"next offset {load_u64(content, GROUP_NEXT)} does not follow entry {tail - 1}"
     for number in range(head, tail):
         word, offset, end, _, _ = entry_at(content, number)
-        if word & ENTRY_STATE > ENTRY_PASSED:
+        if word & ENTRY_STATE > ENTRY_SKIPPED:
             return f"entry {number} has no known state"
         if word & ENTRY_STATE not in _DONE and offset >= end:
             return f"entry {number} spans offset {offset} to {end}"

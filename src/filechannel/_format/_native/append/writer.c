@@ -165,7 +165,7 @@ static int enter(Writer *self, uint64_t size, uint64_t count) {
     if (!words_storable(self) || !writer_take_word(self)) return 0;
     if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && writer_fits_window(self, self->tail_end, size) &&
         fits_limit(self, count) && !index_is_due(self) && segment_storable(self, self->tail_end, size)) {
-        /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
+        /* Stored before the first byte is written: the next lock holder clears up to here if this process dies. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
         return 1;
@@ -382,7 +382,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         unsigned_from(args[2], UINT64_MAX, &flags) || check_payloads(args[0]) || check_words(args[0], flags))
         return NULL;
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
-    /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
+    /* Stored before the first byte is written: the next lock holder clears up to here if this process dies. */
     if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
         uint64_t space = self->window_end - self->pending, need = 0;
         for (uint64_t i = index; i < total && need < space; i++)
@@ -729,7 +729,7 @@ static PyMethodDef methods[] = {
      "index, without checksum."},
     {"populate_ahead", FAST(py_populate_ahead), METH_FASTCALL,
      "populate_ahead($self, end, distance, /)\n--\n\n"
-     "Have so many bytes (*distance*) ahead of the tail populated by another thread. Up to the offset *end*, "
+     "Have *distance* bytes ahead of the tail populated by another thread. Up to the offset *end*, "
      "until another segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
      "prepare_next($self, what, map, header, device, inode, source, target, digits, window, after_roll, watch, directory, /)\n--\n\n"

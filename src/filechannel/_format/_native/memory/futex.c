@@ -232,7 +232,7 @@ static PyMethodDef functions[] = {
      "Sleep while a shared word is as expected, until woken; False after a timeout."},
     {"wake_word", FAST(py_wake_word), METH_FASTCALL,
      "wake_word(buffer, position, count, /)\n--\n\n"
-     "Wake so many threads (*count*) that sleep on a word; return how many there were."},
+     "Wake at most *count* threads that sleep on a word; return how many were woken."},
     {"wake_waiters", FAST(py_wake_waiters), METH_FASTCALL,
      "wake_waiters(buffer, position, /)\n--\n\n"
      "Clear the bits of a wake word that say what waits, and wake the threads; return the bits."},
@@ -243,7 +243,7 @@ static PyMethodDef functions[] = {
      "set_bit(buffer, position, bit, /)\n--\n\nSet one bit of a shared double word."},
     {"take_bits", FAST(py_take_bits), METH_FASTCALL,
      "take_bits(buffer, position, words, /)\n--\n\n"
-     "Clear so many shared double words (*words*); return which bits were set."},
+     "Clear *words* shared double words; return which bits were set."},
     {NULL, NULL, 0, NULL},
 };
 

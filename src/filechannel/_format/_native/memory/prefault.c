@@ -32,7 +32,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Job *waiting, *finished; /* waiting: oldest first */
 static int running, working;    /* whether there is a thread; whether it works on a job */
 
-static void *work(void *Py_UNUSED(nothing_at_all)) {
+static void *work(void *Py_UNUSED(unused)) {
     pthread_mutex_lock(&mutex);
     for (;;) {
         while (!waiting) pthread_cond_wait(&changed, &mutex);
@@ -222,7 +222,7 @@ static PyMethodDef functions[] = {
      "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
-     "The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
+     "Populate pages in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
     {"populate_wait", py_populate_wait, METH_NOARGS,
      "populate_wait()\n--\n\nWait until nothing is left to populate, and release the buffers."},
     {NULL, NULL, 0, NULL},

@@ -1,13 +1,13 @@
 /* The ring that the members of a group share, as one member sees it. The reference is read/group_ring.py.
  *
- * Members create entries and hand them out under the lock word; the member that has a message acknowledges it or gives it
- * back with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
+ * Members create and claim entries under the lock word; the member that has a message acknowledges it or returns it with
+ * one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
  * consistent list of claims. */
 #include "read/cursor_slot.h"
 
 #define SPINS 100
 #define FIRST_CAPACITY 16
-#define LIVENESS_CHECK_NS 1000000000u /* ns after a message was handed out, a member checks whether its owner is alive */
+#define LIVENESS_CHECK_NS 1000000000u /* ns after a message was delivered, a member checks whether its owner is alive */
 
 static uint8_t *at(const Ring *ring, uint64_t number) {
     return (uint8_t *)ring->shared.buf + GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE;
@@ -15,7 +15,7 @@ static uint8_t *at(const Ring *ring, uint64_t number) {
 static uint64_t load(const Ring *ring, size_t word) { return load_acquire_u64((uint8_t *)ring->shared.buf + word); }
 static void store(const Ring *ring, size_t word, uint64_t value) { store_release_u64((uint8_t *)ring->shared.buf + word, value); }
 static uint8_t *lock_of(const Ring *ring) { return (uint8_t *)ring->shared.buf + GROUP_LOCK; }
-static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_ACKED || (word & ENTRY_STATE) == ENTRY_PASSED; }
+static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_ACKED || (word & ENTRY_STATE) == ENTRY_SKIPPED; }
 static uint32_t attempt_of(uint64_t word) { return (uint32_t)(word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS); }
 
 /* --- Whether the words are plausible --------------------------------------------------------------------------- */
@@ -72,7 +72,7 @@ static int move_position(const Ring *ring) {
     if (!bounds(ring, &head, &tail) || !next_follows(ring, tail)) return DAMAGED;
     int was_full = tail - head >= GROUP_ENTRIES;
     while (head != tail && is_done(word = load_acquire_u64(at(ring, head)))) {
-        if ((word & ENTRY_STATE) == ENTRY_PASSED)
+        if ((word & ENTRY_STATE) == ENTRY_SKIPPED)
             store_release_u64(at(ring, head), word & ~(uint64_t)ENTRY_STATE); /* the member that reuses the entry must find it acknowledged */
         head++;
     }
@@ -272,7 +272,7 @@ enum claimed ring_claim_ready(Ring *ring, const Claim **claim) {
     return CLAIMED;
 }
 
-/* --- Settling -------------------------------------------------------------------------------------------------- */
+/* --- Acknowledging --------------------------------------------------------------------------------------------- */
 
 static void remember_lost(Ring *ring, Claim claim) {
     PyObject *lost = Py_BuildValue("KK", (unsigned long long)claim.offset, (unsigned long long)claim.word);
@@ -326,7 +326,7 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
     __atomic_compare_exchange_n(at, &deadline, due, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
 }
 
-/* Give a claim back with another deadline. While the message is out, an earlier deadline would end its lease, so an
+/* Return a claim to the ring with another deadline. While the message is out, an earlier deadline would end its lease, so an
  * earlier one is stored after the state. */
 static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int report_lost) {
     uint8_t *entry = at(ring, claim->number);
@@ -445,7 +445,7 @@ static PyObject *py_advance_position(PyObject *Py_UNUSED(module), PyObject *cons
 static PyMethodDef functions[] = {
     {"advance_position", FAST(py_advance_position), METH_FASTCALL,
      "advance_position(group, owner, /)\n--\n\n"
-     "Advance the position behind the acknowledged messages, unless another member has the lock: then that member "
+     "Advance the position behind the acknowledged messages, unless another member has the lock, which then "
      "does so. Returns whether other processes may wait for that, because the ring was full before."},
     {NULL, NULL, 0, NULL},
 };

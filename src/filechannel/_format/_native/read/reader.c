@@ -1,6 +1,6 @@
 /* Reading and decoding records in order, with a cursor. The reference is read/reader.py, with read/log_cursor.py.
  *
- * A reader has an offset and may read up to `limit` without looking at the shared words again. At `limit` it loads
+ * A reader has an offset and may read up to `limit` without loading the shared words again. At `limit` it loads
  * them; at the end of the segment it calls `advance` for the next one.
  *
  * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
@@ -48,9 +48,8 @@ static int raise_pending(void *error) {
     return -1;
 }
 
-/* Raise the exception that is set a little later, in the main thread, if a signal handler may have raised it there,
- * which means that it is not one of the package's own. All others are written to stderr, as there is no caller to raise
- * them to. */
+/* Report the exception that is set, which cannot be raised to a caller. If a signal handler may have raised it, so that
+ * it is not one of the package's own, it is raised a little later in the main thread; any other goes to stderr. */
 static void report_exception(PyObject *where) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -123,7 +122,7 @@ void reader_store_cursor(Reader *self) {
 
 enum reached { AT_RECORD, AT_LOG_END, AT_SEGMENT_END };
 
-/* Is there a record at our offset in the bound segment? Loads `write` before `end`, because `end` is stored first. */
+/* Whether there is a record at our offset in the bound segment. Loads `write` before `end`, because `end` is stored first. */
 static enum reached check_limit(Reader *self) {
     if (self->offset < self->limit) return AT_RECORD;
     if (self->released) return AT_LOG_END;

@@ -1,4 +1,4 @@
-/* What the files that make up Reader share. reader.c reads and hands out, reader_group_claims.c does so with ack tracking
+/* What the files that make up Reader share. reader.c reads and delivers, reader_group_claims.c does so with ack tracking
  * and in groups, reader_acknowledge.c acknowledges, and reader_type.c defines the type. */
 #pragma once
 #include "core.h"
@@ -12,9 +12,9 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages earlier */
     unsigned int stores; /* stores of the cursor until the clock is read again */
-    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is handed out */
+    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is delivered */
     char redelivering;   /* we are at `wanted`, which is redelivered */
-    Callee decode;       /* no callable: hand out the payload itself */
+    Callee decode;       /* no callable: deliver the payload itself */
     char reuse;          /* decode accepts any buffer and does not keep it */
     Scratch *scratch;
     PyObject *advance, *damaged, *refuse;
@@ -28,7 +28,7 @@ typedef struct {
     uint64_t wanted, front, front_sequence; /* while a message is redelivered: its offset, and where we resume */
     Ring *ring;     /* NULL: not a member of a group */
     PyObject *tend; /* called when an entry of the group is due, or its lock was held for too long */
-    uint64_t seen, seen_sequence; /* the position of the group when we last followed it */
+    uint64_t seen, seen_sequence; /* the position of the group when we last moved to it */
     char seen_is_valid;           /* whether that is known */
 } Reader;
 

@@ -69,7 +69,7 @@ static int tend(Reader *self) {
     return may_continue;
 }
 
-/* The words of the group contradict each other: Python checks them with the lock unacked, and raises unless it was a
+/* The words of the group contradict each other: Python checks them with the lock held, and raises unless it was a
  * race. */
 #define MOST_RACES 1000
 static int check_damage(Reader *self, int *races) {

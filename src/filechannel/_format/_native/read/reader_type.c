@@ -88,7 +88,7 @@ static void log_position_of(const Reader *self, uint64_t *offset, uint64_t *sequ
 
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
+    /* A thread in a call stores the cursor first: what it delivers must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
     int returned = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
@@ -224,7 +224,7 @@ static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return Py
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
     {"take_or_yield", reader_take_or_yield_method, METH_NOARGS,
-     "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also if the task has to yield first."},
+     "take_or_yield($self, /)\n--\n\nLike `take`, for a coroutine: NOTHING also if the task has to yield first."},
     {"take_record", reader_take_record_method, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
     {"take_delivery", reader_take_delivery_method, METH_NOARGS,
@@ -243,7 +243,8 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in "
-     "*sleepers*. That saves the cost of Python calls."},
+     "*sleepers*. The C core does that, to save the cost of Python calls; with the pure-Python implementation the "
+     "caller sleeps."},
     {"notify_capacity", py_notify_capacity, METH_O,
      "notify_capacity($self, notify, /)\n--\n\n"
      "Call this when the cursor moved and event loops wait for capacity."},
@@ -299,7 +300,7 @@ static PyGetSetDef getset[] = {
     {"sequence", get_sequence, NULL, "Number of the next message: its sequence.", NULL},
     {"outstanding", get_outstanding, NULL, "How many deliveries are outstanding: neither acknowledged nor redelivered.", NULL},
     {"ready", get_ready, NULL, "How many messages are ready to be redelivered before new ones.", NULL},
-    {"full", get_full, NULL, "Whether nothing new can be handed out before a delivery is acknowledged.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be delivered before a delivery is acknowledged.", NULL},
     {"next_due", get_next_due, NULL, "When the next delayed message is redelivered, in ns of the monotonic clock; 0 if none is delayed. For a "
      "group member: when a member must check the claims of the group.", NULL},
     {"drained", get_drained, NULL, "Whether the channel is sealed, and no delivery is unacknowledged.", NULL},

@@ -217,7 +217,7 @@ const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *ind
     return NULL;
 }
 
-/* PendingEntry a message as handed out again; returns its attempt. */
+/* Mark a message as delivered again; returns its attempt. */
 uint32_t unacked_mark_redelivered(UnackedRing *unacked, uint64_t offset) {
     uint64_t index;
     if (!find(unacked, offset, &index)) return 1;
