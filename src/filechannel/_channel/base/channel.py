@@ -67,7 +67,7 @@ class BaseChannel(Generic[T]):
         self._blocking_calls = BlockingCalls()
         self._closed = False
         self._is_over = False
-        """Whether the store was closed, too."""
+        """Whether the store was closed as well."""
         self._send_path: SendPath | None = None
         self._open_store: Store | None = None
         self._handle: StoreHandle | None = None

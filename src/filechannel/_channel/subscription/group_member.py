@@ -26,7 +26,7 @@ _REMEMBERED = 4096
 _RENEWALS_PER_LEASE = 3
 
 
-def _weakly(member: GroupMember) -> Callable[[Reader], bool]:
+def _tend_weakly(member: GroupMember) -> Callable[[Reader], bool]:
     """Return a function that calls `tend` through a weak reference: the member references the reader that calls it."""
     reference = ref(member)
 
@@ -54,7 +54,7 @@ class GroupMember:
         self._lost: dict[tuple[int, int], None] = {}
         reader = subscription.reader
         reader.expire = group.expire_before
-        reader.native.share(group.map, group.owner, int(lease / NANOSECOND), _weakly(self))
+        reader.native.share(group.map, group.owner, int(lease / NANOSECOND), _tend_weakly(self))
 
     def tend(self, reader: Reader) -> bool:
         """Do what is due in the group. Return False if another process holds the group's lock for too long."""
@@ -97,7 +97,7 @@ class GroupMember:
                     *claim
                 )  # False if it was acknowledged or lost: the call that acknowledges it raises the reason
 
-        return LEASE_RENEWER.keeping(extend, self.lease / _RENEWALS_PER_LEASE)
+        return LEASE_RENEWER.renewing(extend, self.lease / _RENEWALS_PER_LEASE)
 
     def after_ack(self) -> None:
         """Wake waiters after an ack. Raise `LeaseExpiredError` if some of the messages were lost before."""

@@ -1,4 +1,4 @@
-/* Appending to the active segment. The reference, with the protocol spelled out, is append/writer.py.
+/* Appending to the active segment. The reference, which explains the protocol, is append/writer.py.
  *
  * The common case is one call: take the writer lock, copy behind the tail, publish, release the lock, wake waiters. All
  * other cases (the window is used up, the index needs an entry, the channel is sealed, the writer lock is held) go to
@@ -113,8 +113,8 @@ static int fits_limit(const Writer *self, uint64_t count) {
 }
 
 /* The index needs an entry per second. Reading the clock costs as much as a small record, so it is read once in
- * APPENDS_PER_CLOCK_READ appends. A sender that sends too seldom for that has a receiver waiting, and waking it counts as
- * due. */
+ * APPENDS_PER_CLOCK_READ appends. If messages are rarer than that, a receiver is waiting for them, and the append that
+ * wakes it makes the next one read the clock. */
 static int index_is_due(Writer *self) {
     if (self->appends_until_clock--) return 0;
     self->appends_until_clock = APPENDS_PER_CLOCK_READ - 1;

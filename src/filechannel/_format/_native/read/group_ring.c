@@ -1,7 +1,7 @@
 /* The ring that the members of a group share, as one member sees it. The reference is read/group_ring.py.
  *
- * Members create and claim entries under the lock word; the member that has a message acknowledges it or returns it with
- * one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
+ * Members create and claim entries under the lock word; the member that has a message acknowledges it or returns it
+ * with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
  * consistent list of claims. */
 #include "read/cursor_slot.h"
 
@@ -54,7 +54,7 @@ int ring_suspect(const Ring *ring) {
     return !bounds(ring, &head_again, &tail_again) || (head == head_again && tail == tail_again && !next_follows(ring, tail));
 }
 
-/* --- Moving the position behind acknowledged entries --------------------------------------------------------------- */
+/* --- Moving the position behind acknowledged entries ----------------------------------------------------------- */
 
 static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
     uint64_t first = get_u64(shared + CURSOR_SLOT_0), second = get_u64(shared + CURSOR_SLOT_1);
@@ -326,8 +326,8 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
     __atomic_compare_exchange_n(at, &deadline, due, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
 }
 
-/* Return a claim to the ring with another deadline. While the message is out, an earlier deadline would end its lease, so an
- * earlier one is stored after the state. */
+/* Return a claim to the ring with another deadline. While the message is out, an earlier deadline would end its lease,
+ * so an earlier one is stored after the state. */
 static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int report_lost) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);

@@ -1,10 +1,10 @@
 /* Reading and decoding records in order, with a cursor. The reference is read/reader.py, with read/log_cursor.py.
  *
- * A reader has an offset and may read up to `limit` without loading the shared words again. At `limit` it loads
- * them; at the end of the segment it calls `advance` for the next one.
+ * A reader has an offset and may read up to `limit` without loading the shared words again. At `limit` it loads them;
+ * at the end of the segment it calls `advance` for the next one.
  *
- * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
- * a message, the reader moves to it for a moment; `front` is then where it resumes.
+ * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To
+ * redeliver a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
  * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
 #include "read/cursor_slot.h"
@@ -122,7 +122,8 @@ void reader_store_cursor(Reader *self) {
 
 enum reached { AT_RECORD, AT_LOG_END, AT_SEGMENT_END };
 
-/* Whether there is a record at our offset in the bound segment. Loads `write` before `end`, because `end` is stored first. */
+/* Whether there is a record at our offset in the bound segment. Loads `write` before `end`, because `end` is stored
+ * first. */
 static enum reached check_limit(Reader *self) {
     if (self->offset < self->limit) return AT_RECORD;
     if (self->released) return AT_LOG_END;

@@ -1,5 +1,5 @@
-/* What the files that make up Reader share. reader.c reads and delivers, reader_group_claims.c does so with ack tracking
- * and in groups, reader_acknowledge.c acknowledges, and reader_type.c defines the type. */
+/* What the files that make up Reader share. reader.c reads and delivers, reader_group_claims.c does so with ack
+ * tracking and in groups, reader_acknowledge.c acknowledges, and reader_type.c defines the type. */
 #pragma once
 #include "core.h"
 

@@ -54,7 +54,7 @@ PyObject *reader_next_tracked(Reader *self, int *empty, Delivery *delivery) {
     return item;
 }
 
-/* --- Group claims: a delivery is ours until it is acknowledged, or the lease expires --------------------------------- */
+/* --- Group claims: a delivery is ours until it is acknowledged, or the lease expires ---------------------------- */
 
 int reader_is_sealed(const Reader *self) {
     return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;

@@ -1,7 +1,7 @@
 /* The deliveries that are not acknowledged, in order of offset. The reference is read/unacked_ring.py.
  *
- * A ring: new entries are added at the tail, and acknowledged ones are removed at the head. Indices only increase; masked
- * they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
+ * A ring: new entries are added at the tail, and acknowledged ones are removed at the head. Indices only increase;
+ * masked they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
 #include "core.h"
 
 #define FIRST_CAPACITY 16
