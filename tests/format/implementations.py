@@ -31,7 +31,7 @@ MODULES = {
     "append.writer": ("Writer",),
     "append.send_path": ("SendPath",),
     "read.cursor_slot": ("write_cursor_slot",),
-    "read.group_ring": ("move_on",),
+    "read.group_ring": ("advance_position",),
     "read.reader": ("Reader",),
     "fast_methods": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),
     "arrow.columns": ("Columns",),

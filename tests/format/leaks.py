@@ -432,7 +432,7 @@ def held() -> None:
     for number, (_, offset, _, _, token) in enumerate(known[10:]):
         reader.redeliver(offset, token, 1 << 62 if number % 2 else 0, True)
         reader.acknowledge(offset, token)
-    reader.coming(100)
+    reader.ready_positions(100)
     assert reader.outstanding + reader.ready + reader.next_due
     reader.outlook()
     reader.redeliver_all()
@@ -441,7 +441,7 @@ def held() -> None:
         reader.nack,
         reader.acknowledge,
         reader.redeliver,
-        reader.coming,
+        reader.ready_positions,
         reader.track_acks,
         receiver.ack,
     )
@@ -488,7 +488,7 @@ def shared() -> None:
     first.nack(None)
     first.take_lost()
     first.must_wake()
-    first.coming(100)
+    first.ready_positions(100)
     for call in (
         first.share,
         first.entry_number,
@@ -496,7 +496,7 @@ def shared() -> None:
         first.ack,
         first.acknowledge,
         first.redeliver,
-        _core.move_on,
+        _core.advance_position,
     ):
         for arguments in ((), (1,), ("text",), (group, 2), (0, "text"), (group, 2, 5, None), (b"", 2, 5, None)):
             with suppress(*ERRORS):

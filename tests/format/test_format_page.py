@@ -70,7 +70,7 @@ ELSEWHERE = {
     *("GROUP_INITIALIZED", "GROUP_HEAD", "GROUP_LOCK", "GROUP_TAIL", "GROUP_NEXT", "GROUP_NEXT_SEQUENCE"),
     *("GROUP_READY", "GROUP_DUE", "GROUP_RING", "GROUP_ENTRIES", "GROUP_ENTRY_SIZE", "GROUP_SIZE"),
     *("ENTRY_OFFSET", "ENTRY_END", "ENTRY_SEQUENCE", "ENTRY_DEADLINE", "ENTRY_STATE", "ENTRY_ATTEMPT_SHIFT"),
-    *("ENTRY_ACKED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_PASSED", "ENTRY_ATTEMPTS"),
+    *("ENTRY_ACKED", "ENTRY_OUT", "ENTRY_READY", "ENTRY_DELAYED", "ENTRY_SKIPPED", "ENTRY_ATTEMPTS"),
     *("ENTRY_TOKEN_SHIFT", "ENTRY_TOKENS", "ENTRY_OWNER_SHIFT"),
     "REGISTRATIONS",
     *("REGISTRY", "REGISTRY_DECIDED", "REGISTRY_COUNT", "RECLAIMING", "RECLAIMED_SEGMENTS", "RECLAIMED_BYTES"),
@@ -414,7 +414,7 @@ def test_groups() -> None:
     group, entry = places(PAGE_TABLES["group"]), places(PAGE_TABLES["ENTRY"])
     assert group == {
         "head": (0, layout.GROUP_RING),
-        "begun": (layout.GROUP_INITIALIZED, 8),
+        "initialized": (layout.GROUP_INITIALIZED, 8),
         "head number": (layout.GROUP_HEAD, 8),
         "lock": (layout.GROUP_LOCK, 4),
         "tail number": (layout.GROUP_TAIL, 8),
@@ -443,7 +443,7 @@ def test_the_word_of_an_entry_has_these_bits() -> None:
         "owner": (layout.ENTRY_OWNER_SHIFT, (1 << 32 - layout.LOCK_GENERATION_SHIFT) - 1),
     }
     states = dict(re.findall(r"(\d) (\w+)", rows[0]["meaning"]))
-    names = {"acked": "ACKED", "out": "OUT", "ready": "READY", "delayed": "DELAYED", "passed": "PASSED"}
+    names = {"acked": "ACKED", "out": "OUT", "ready": "READY", "delayed": "DELAYED", "skipped": "SKIPPED"}
     assert {names[name]: int(number) for number, name in states.items()} == {
         name: getattr(layout, f"ENTRY_{name}") for name in names.values()
     }

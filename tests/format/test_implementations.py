@@ -395,7 +395,7 @@ class WriterRun:
 
     def do_ahead(self, end: int, distance: int) -> None:
         """Have pages made present."""
-        self.writer.stay_ahead(self.begin + end, distance)
+        self.writer.populate_ahead(self.begin + end, distance)
 
     def do_marks(self) -> list[tuple[int, int]]:
         """Take the marks, whose times differ."""
@@ -482,7 +482,7 @@ going_on = steps(
     spare=(
         st.integers(0, 200),
         st.one_of(st.integers(0, 210), numbers),
-        st.sampled_from([None, None, "", "look", "end", "header", "replace", "publish"]),
+        st.sampled_from([None, None, "", "check", "end", "header", "replace", "publish"]),
         st.sampled_from([True, True, True, False]),
     ),
     forget=(st.integers(0, 2),),
@@ -736,7 +736,7 @@ holding = steps(
     redeliver_known=(tokens, dues, st.booleans()),
     acknowledge=(numbers, tokens),
     redeliver=(numbers, tokens, dues, st.booleans()),
-    coming=(st.integers(-1, 5),),
+    ready_positions=(st.integers(-1, 5),),
     outlook=(),
     acknowledge_before=(numbers,),
     redeliver_all=(),
@@ -855,7 +855,7 @@ SOUND: dict[str, Callable[[], list[Any]]] = {
     "swap_if_u32": lambda: [bytearray(16), 4, 0, 1],
     "swap_if_u64": lambda: [bytearray(16), 8, 0, 1],
     "add_u64": lambda: [bytearray(16), 8, 1],
-    "move_on": lambda: [bytearray(GROUP_SIZE), 2],
+    "advance_position": lambda: [bytearray(GROUP_SIZE), 2],
     "fence": list,
     "take_word": lambda: [bytearray(16), 4, 1, 0.0],
     "release_word": lambda: [bytearray(16), 4],
@@ -904,7 +904,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Writer", "roll"): lambda: [5, bytearray(200), bytes(64), 100, int],
     ("Writer", "index_next"): list,
     ("Writer", "take_index_entries"): list,
-    ("Writer", "stay_ahead"): lambda: [100, 50],
+    ("Writer", "populate_ahead"): lambda: [100, 50],
     ("Writer", "defer"): lambda: [True],
     ("Reader", "take"): list,
     ("Reader", "take_or_yield"): list,
@@ -925,7 +925,7 @@ SOUND_METHODS: dict[tuple[str, str], Callable[[], list[Any]]] = {
     ("Reader", "nack"): lambda: [1],
     ("Reader", "acknowledge"): lambda: [0, 1],
     ("Reader", "redeliver"): lambda: [0, 1, 0, True],
-    ("Reader", "coming"): lambda: [3],
+    ("Reader", "ready_positions"): lambda: [3],
     ("Reader", "outlook"): list,
     ("Reader", "acknowledge_before"): lambda: [9],
     ("Reader", "redeliver_all"): list,

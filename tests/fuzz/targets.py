@@ -428,7 +428,7 @@ def group(fix: bool, data: bytes) -> None:
 
     def move(impl: SimpleNamespace) -> object:
         shared = bytearray(content)
-        moved = impl.move_on(shared, 1 << 22 | 2)
+        moved = impl.advance_position(shared, 1 << 22 | 2)
         for slot in CURSOR_SLOTS:  # the time is the clock's
             shared[slot + 24 : slot + 36] = bytes(12)
         return moved, bytes(shared)

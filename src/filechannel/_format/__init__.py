@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from .memory.prefault import can_store, populate, populate_soon, populate_wait, show_file
     from .memory.statx import link_count, mount_id, named_inode
     from .read.cursor_slot import write_cursor_slot
-    from .read.group_ring import move_on
+    from .read.group_ring import advance_position
     from .read.reader import Reader
     from .records import (
         find_record,
@@ -64,6 +64,7 @@ else:
                 SendPath,
                 Writer,
                 add_u64,
+                advance_position,
                 begin_slice,
                 can_store,
                 close_in_child,
@@ -78,7 +79,6 @@ else:
                 load_u32,
                 load_u64,
                 mount_id,
-                move_on,
                 named_inode,
                 own_receive,
                 own_send,
@@ -139,7 +139,7 @@ else:
         from .memory.prefault import can_store, populate, populate_soon, populate_wait, show_file
         from .memory.statx import link_count, mount_id, named_inode
         from .read.cursor_slot import write_cursor_slot
-        from .read.group_ring import move_on
+        from .read.group_ring import advance_position
         from .read.reader import Reader
         from .records import (
             find_record,
@@ -165,6 +165,7 @@ __all__ = [
     "SendPath",
     "Writer",
     "add_u64",
+    "advance_position",
     "begin_slice",
     "can_store",
     "close_in_child",
@@ -179,7 +180,6 @@ __all__ = [
     "load_u32",
     "load_u64",
     "mount_id",
-    "move_on",
     "named_inode",
     "own_receive",
     "own_send",

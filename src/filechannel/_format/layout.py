@@ -14,9 +14,9 @@ FORMAT_VERSION: Final = 2
 PAGE: Final = 4096
 CACHE_LINE: Final = 64
 LARGEST_OFFSET: Final = 1 << 62
-"""No offset and no sequence is larger, so that whatever is added to one fits a signed word: what says so is damaged."""
+"""No offset and no sequence is larger, so that additions do not overflow a signed word. A larger one is damaged."""
 LARGEST_TIME: Final = 1 << 63
-"""Of an entry of the index: the year 2262."""
+"""The largest time of an index entry: the year 2262."""
 
 # --- Records ----------------------------------------------------------------------------------------------
 
@@ -142,7 +142,7 @@ REGISTRY_COUNT: Final = 2
 MAINTENANCE_ERRORS: Final = 1092
 """How often maintenance failed, in any process."""
 RECLAIMING: Final = 1096
-"""Where the oldest message begins, once REGISTRY says that this is valid: OLDEST_OFFSET follows."""
+"""Where the oldest message begins, if REGISTRY says that this is valid; OLDEST_OFFSET is set to it afterwards."""
 RECLAIMED_SEGMENTS: Final = 1104
 RECLAIMED_BYTES: Final = 1112
 """How many segments were reclaimed, and how many bytes of records were in them."""
@@ -161,7 +161,7 @@ COMPRESSED_OFFSET: Final = 1344
 CAPACITY_WAKE: Final = 1152
 """As WAKE, for senders that wait for capacity: CAPACITY_LOOPS says in which processes."""
 CAPACITY_WATCHED: Final = 1156
-"""Not 0 while a full channel lets senders wait: only then do processes that move a consumer look at CAPACITY_WAKE."""
+"""Not 0 while a full channel lets senders wait: only then do processes that move a consumer check CAPACITY_WAKE."""
 CAPACITY_TURN: Final = 1160
 """0, or the process whose senders get capacity first (fairness): slot and generation, as in a lock word."""
 CAPACITY_WANTED: Final = 1168
@@ -255,7 +255,7 @@ TERM_CHECKED: Final = Struct("<Q")
 DEPARTURE: Final = Struct("<QQI")
 """left (ns since the epoch), since (ns since the epoch), crc over those two.
 
-`left` is when the owner that had opened the name at `since` was gone.
+`left` is when the owner that had opened the name at `since` had released it or died.
 """
 DEPARTURE_CHECKED: Final = Struct("<QQ")
 CURSOR_ORIGIN: Final = 448
@@ -280,11 +280,11 @@ GROUP_INITIALIZED: Final = 384
 GROUP_HEAD: Final = 512
 """Number of the oldest entry that may not be acknowledged. Entry n is stored at index n modulo GROUP_ENTRIES."""
 GROUP_LOCK: Final = 640
-"""A lock word: the lock holder may hand out messages and move the position."""
+"""A lock word: the lock holder may claim messages and move the position."""
 GROUP_TAIL: Final = 648
 """Number of the next new entry."""
 GROUP_NEXT: Final = 656
-"""Offset behind the message that was last handed out for the first time."""
+"""Offset behind the message that was last delivered for the first time."""
 GROUP_NEXT_SEQUENCE: Final = 664
 GROUP_READY: Final = 672
 """How many entries are ready to be redelivered."""
@@ -295,7 +295,7 @@ GROUP_ENTRIES: Final = 4096
 GROUP_ENTRY_SIZE: Final = CACHE_LINE
 GROUP_SIZE: Final = GROUP_RING + GROUP_ENTRIES * GROUP_ENTRY_SIZE
 ENTRY: Final = Struct("<QQQQQ")
-"""word, offset, end, sequence, deadline: one message that was handed out. The word holds its state."""
+"""word, offset, end, sequence, deadline: one message that was delivered. The word holds its state."""
 ENTRY_OFFSET: Final = 8
 ENTRY_END: Final = 16
 ENTRY_SEQUENCE: Final = 24
@@ -305,7 +305,7 @@ ENTRY_ACKED: Final = 0
 ENTRY_OUT: Final = 1
 ENTRY_READY: Final = 2
 ENTRY_DELAYED: Final = 3
-ENTRY_PASSED: Final = 4
+ENTRY_SKIPPED: Final = 4
 ENTRY_ATTEMPT_SHIFT: Final = 3
 ENTRY_ATTEMPTS: Final = (1 << 10) - 1
 ENTRY_TOKEN_SHIFT: Final = 13

@@ -139,7 +139,7 @@ class FileChannel(BaseChannel[T], Generic[T]):
         until = deadline(timeout)
         catch_up_wait = self._blocking_calls.do(self._catch_up_wait(name))
         try:
-            while not catch_up_wait.has_arrived():
+            while not catch_up_wait.has_caught_up():
                 left = math.inf if until is None else until - time.monotonic()
                 if left <= 0:
                     raise TimeoutError(f"consumer {name!r} did not catch up in time")

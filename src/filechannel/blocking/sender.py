@@ -40,14 +40,14 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
 
     def _send_here_slowly(self, item: object, timeout: float | None) -> None:
         self._connection.flusher.refuse_reentry()
-        offset = self._patiently(lambda: self._put(item), timeout)
+        offset = self._append_or_wait(lambda: self._put(item), timeout)
         self._flush_now(offset)
 
     def send_many(self, items: Iterable[T_contra], timeout: float | None = None) -> Offset:
         """Send messages as one batch and return the offset of the first; on an error, none of them is sent."""
         batch = cast("list[object]", list(items))
         self._connection.flusher.refuse_reentry()
-        offset = self._patiently(lambda: self._append(batch), timeout)
+        offset = self._append_or_wait(lambda: self._append(batch), timeout)
         if batch:
             self._flush_now(offset)
         return offset
@@ -60,9 +60,9 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
     def append_with(self, append: Callable[[], int], timeout: float | None = None) -> None:
         """Call a function that appends to the channel, and wait as `send` does. For `transaction`."""
         self._connection.flusher.refuse_reentry()
-        self._flush_now(self._patiently(append, timeout))
+        self._flush_now(self._append_or_wait(append, timeout))
 
-    def _patiently(self, append: Callable[[], R], timeout: float | None) -> R:
+    def _append_or_wait(self, append: Callable[[], R], timeout: float | None) -> R:
         """Append. Wait at most *timeout* seconds while another process holds the writer lock, or is stopped with it."""
         until = deadline(timeout)
         while True:
@@ -81,14 +81,14 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
 
     def _in_queue(self, append: Callable[[], R], until: float | None) -> R:
         """Wait in the send queue, and append when this sender is first and there is capacity."""
-        line = self._connection.line
+        queue = self._connection.queue
         entry = self._queue_entry()
         try:
-            with line.joined(entry):
-                while line.sleep(entry, until, _LONGEST_PAUSE):
+            with queue.joined(entry):
+                while queue.sleep(entry, until, _LONGEST_PAUSE):
                     self.check_open()
                     try:
-                        with line.serving(), no_longer_than(until):
+                        with queue.serving(), no_longer_than(until):
                             return append()
                     except CapacityReachedError as full:
                         entry.batch = Batch(full.size, full.messages)
@@ -96,7 +96,7 @@ class Sender(BaseSender[T_contra], Generic[T_contra]):
                         time.sleep(_PAUSE)
                 raise TimeoutError(f"{self._owner.path} was still full at the timeout; nothing was sent")
         finally:
-            line.serve_next(entry)
+            queue.serve_next(entry)
 
     def _flush_now(self, offset: int) -> None:
         connection = self._connection

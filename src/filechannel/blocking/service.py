@@ -13,7 +13,7 @@ from anyio import ClosedResourceError, EndOfStream
 from .._channel.base.dead_letter import DeadLetter, UnfinishedError
 from .._channel.base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
 from .._channel.base.service import BaseService, ServiceConfig
-from .._channel.subscription.delivery import Handed
+from .._channel.subscription.delivery import DeliveryFields
 from .._channel.subscription.outstanding import Outstanding
 from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Mutex, Nothing
@@ -21,7 +21,7 @@ from .._runtime.thread_wakeup import ThreadWakeup
 from .._runtime.threads import start_thread
 
 
-class LetterBox(Protocol):
+class DeadLetterSender(Protocol):
     """A sender of dead letters whose `send` blocks the thread."""
 
     def send(self, item: DeadLetter) -> None:
@@ -47,7 +47,7 @@ class Service(BaseService):
         outstanding: Outstanding,
         handler: Callable[[object], object],
         config: ServiceConfig,
-        dead_letter: LetterBox | None,
+        dead_letter: DeadLetterSender | None,
     ) -> None:
         super().__init__(outstanding, handler, config, dead_letters=dead_letter is not None)
         self._dead_letter = dead_letter
@@ -156,7 +156,7 @@ class Service(BaseService):
                 if must_flush:
                     self._subscription.flush_position()
 
-    def _next(self) -> Handed[object] | Nothing:
+    def _next(self) -> DeliveryFields[object] | Nothing:
         """Wait for the next message. Return NOTHING when there is nothing more to do."""
         while True:
             while self._paused and not self._stopping:
@@ -166,7 +166,7 @@ class Service(BaseService):
             # One worker waits for messages, the others for this lock. So a message wakes two workers, not all.
             with self._intake.held():
                 try:
-                    if (found := self._look()) is not NOTHING:
+                    if (found := self._take_available()) is not NOTHING:
                         return found
                 except EndOfStream:
                     return NOTHING
@@ -185,7 +185,7 @@ class Service(BaseService):
 
     # Failing
 
-    def _execute(self, decision: Decision, found: Handed[object], stats: WorkerStats) -> None:
+    def _execute(self, decision: Decision, found: DeliveryFields[object], stats: WorkerStats) -> None:
         if decision is None:
             return
         if isinstance(decision, RetryInOrder):

@@ -30,12 +30,12 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
 
     def receive(self, timeout: float | None = None) -> T_co:
         """Return the next message; wait for it if necessary. Errors as in `AckReceiver.receive`."""
-        self._check_on()
+        self._check_active()
         return self._rx.receive(timeout)
 
     def receive_many(self, max_items: int, linger: float = 0.0, timeout: float | None = None) -> list[T_co]:
         """Return between one and *max_items* messages, as `AckReceiver.receive_many` does."""
-        self._check_on()
+        self._check_active()
         return self._rx.receive_many(max_items, linger, timeout)
 
     def __enter__(self) -> Self:

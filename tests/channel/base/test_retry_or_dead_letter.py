@@ -9,7 +9,7 @@ import pytest
 
 from filechannel import AckError, DataExpiredError, HandlerError, RetryPolicy
 from filechannel._channel.base.retry_or_dead_letter import Outcomes, RetryInOrder, SendDeadLetter
-from filechannel._channel.subscription.delivery import Handed
+from filechannel._channel.subscription.delivery import DeliveryFields
 from filechannel._format import Nothing
 from filechannel.blocking import AckReceiver, open_channel
 
@@ -30,7 +30,7 @@ def outcomes_of(rx: AckReceiver[int], *, ordered: bool = True, dead_letters: boo
     return Outcomes(rx._outstanding, TWICE, ordered=ordered, dead_letters=dead_letters)
 
 
-def take(rx: AckReceiver[int]) -> Handed[object]:
+def take(rx: AckReceiver[int]) -> DeliveryFields[object]:
     """Take the next message, as a service does."""
     found = rx._take_delivery()
     assert not isinstance(found, Nothing)
@@ -57,7 +57,7 @@ def test_an_unordered_service_handles_others_during_the_pause(receiver: AckRecei
     assert receiver.receive_delivery(timeout=10).attempt == 2
 
 
-def failed_twice(rx: AckReceiver[int], outcomes: Outcomes) -> Handed[object]:
+def failed_twice(rx: AckReceiver[int], outcomes: Outcomes) -> DeliveryFields[object]:
     """Let a message fail once, and return its second and last delivery."""
     found = take(rx)
     with outcomes.retrying(found):

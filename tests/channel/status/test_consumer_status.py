@@ -513,9 +513,9 @@ def test_join_follows_a_name_that_is_registered_again(path: Path) -> None:
         rx = channel.receiver("a")
         assert catch_up_wait.is_stale
         catch_up_wait.look_up()
-        assert not catch_up_wait.has_arrived()
+        assert not catch_up_wait.has_caught_up()
         assert rx.receive_many(5) == [1, 2]
-        assert catch_up_wait.has_arrived()
+        assert catch_up_wait.has_caught_up()
         catch_up_wait.close()
 
 

@@ -38,12 +38,12 @@ def test_it_calls_as_long_as_the_body_runs(renewer: LeaseRenewer) -> None:
     """The lease renewer calls each function at its own interval, in one thread that ends with the last lease."""
     calls = list[str]()
     before = threads()
-    with renewer.keeping(lambda: calls.append("a"), OFTEN), renewer.keeping(lambda: calls.append("b"), 3600):
+    with renewer.renewing(lambda: calls.append("a"), OFTEN), renewer.renewing(lambda: calls.append("b"), 3600):
         until(lambda: len(calls) > 5)
         assert threads() == before + 1
     assert set(calls) == {"a"}
     until(lambda: threads() == before)
-    with renewer.keeping(lambda: calls.append("c"), OFTEN):
+    with renewer.renewing(lambda: calls.append("c"), OFTEN):
         until(lambda: "c" in calls)
     until(lambda: threads() == before)
 
@@ -59,7 +59,11 @@ def test_what_fails_is_not_called_again(
         failed.append(1)
         raise error
 
-    with caplog.at_level(logging.ERROR), renewer.keeping(fail, OFTEN), renewer.keeping(lambda: calls.append(1), OFTEN):
+    with (
+        caplog.at_level(logging.ERROR),
+        renewer.renewing(fail, OFTEN),
+        renewer.renewing(lambda: calls.append(1), OFTEN),
+    ):
         until(lambda: len(failed) == 1 and len(calls) > 20)
         assert len(failed) == 1
     assert bool(caplog.records) == isinstance(error, OSError)
@@ -74,7 +78,7 @@ def test_a_renewal_that_finds_the_lock_held_is_retried_soon(renewer: LeaseRenewe
         if len(tried) < 3:
             raise Busy
 
-    with renewer.keeping(busy, OFTEN):
+    with renewer.renewing(busy, OFTEN):
         until(lambda: len(tried) > 3)
 
 
@@ -87,7 +91,7 @@ def test_what_a_lease_refers_to_is_released_when_the_body_ends(renewer: LeaseRen
 
     extending = Extending()
     released = weakref.ref(extending)
-    with renewer.keeping(extending.extend, 3600):
+    with renewer.renewing(extending.extend, 3600):
         del extending
         gc.collect()
         assert released() is not None

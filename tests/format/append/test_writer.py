@@ -1154,7 +1154,7 @@ def test_pages_are_present_before_the_tail_comes_there(impl: SimpleNamespace, tm
         bench = Bench(impl)
         bench.writer.bind(segment, 0)
         bench.writer.open_window(500 * page, FOREVER)
-        bench.writer.stay_ahead(200 * page, 64 * page)
+        bench.writer.populate_ahead(200 * page, 64 * page)
         for until, reach in (0, 64), (31, 64), (32, 96), (63, 96), (130, 192), (160, 200), (199, 200):
             while bench.writer.pending < until * page:
                 bench.writer.append(bytes(page - 8))
@@ -1169,10 +1169,10 @@ def test_pages_are_asked_for_inside_the_segment_only(impl: SimpleNamespace) -> N
     bench.writer.append(bytes(30))
     for end in 20, 101:
         with pytest.raises(ValueError, match="not inside"):
-            bench.writer.stay_ahead(end, 10)
+            bench.writer.populate_ahead(end, 10)
     bench.writer.unbind()
     with pytest.raises(ValueError, match="not inside"):
-        bench.writer.stay_ahead(50, 10)
+        bench.writer.populate_ahead(50, 10)
 
 
 # Others

@@ -271,7 +271,12 @@ def test_a_released_member_of_a_group_releases_its_file(map_: Any, path: Path, i
     reader.release()
     assert not is_mapped(path)
     assert (reader.offset, reader.take(), reader.take_many(2), reader.outstanding) == (40, NOTHING, [], 0)
-    assert (reader.ack(1), reader.nack(None), reader.acknowledge(40, 1), reader.coming(5)) == (False, False, False, [])
+    assert (reader.ack(1), reader.nack(None), reader.acknowledge(40, 1), reader.ready_positions(5)) == (
+        False,
+        False,
+        False,
+        [],
+    )
     assert (reader.entry_number(40, 1), reader.refused(40), reader.take_lost(), reader.full) == (-1, None, [], False)
     reader.forget()
     assert reader.must_wake() is False

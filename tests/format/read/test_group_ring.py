@@ -18,8 +18,8 @@ from filechannel._format.layout import (
     ENTRY,
     ENTRY_ATTEMPT_SHIFT,
     ENTRY_ATTEMPTS,
-    ENTRY_PASSED,
     ENTRY_READY,
+    ENTRY_SKIPPED,
     ENTRY_STATE,
     GROUP_DUE,
     GROUP_ENTRIES,
@@ -115,13 +115,13 @@ def test_sharing_begins_once(impl: SimpleNamespace) -> None:
     """A reader begins to share once, not while it tracks acks, and with a file that is large enough."""
     members = Members(impl)
     for call in (lambda: members.readers[0].share(members.group, 2, 5, None), members.readers[0].track_acks):
-        with pytest.raises(ValueError, match="said before"):
+        with pytest.raises(ValueError, match="already set up"):
             call()
     bench = Bench(impl, [b"a"])
     with pytest.raises(ValueError, match="group is too short"):
         bench.reader.share(bytearray(GROUP_SIZE - 1), 2, 5, None)
     bench.reader.track_acks()
-    with pytest.raises(ValueError, match="said before"):
+    with pytest.raises(ValueError, match="already set up"):
         bench.reader.share(members.group, 2, 5, None)
 
 
@@ -144,7 +144,12 @@ def test_returned_messages_are_delivered_first(impl: SimpleNamespace) -> None:
     taken = [a.take_delivery() for _ in range(4)]
     assert a.redeliver(taken[2][1], taken[2][4], 0, False)
     assert a.redeliver(taken[1][1], taken[1][4], 0, True)
-    assert (b.ready, b.coming(5), b.coming(1), b.may_have_more) == (2, [(9, 1), (18, 2)], [(9, 1)], True)
+    assert (b.ready, b.ready_positions(5), b.ready_positions(1), b.may_have_more) == (
+        2,
+        [(9, 1), (18, 2)],
+        [(9, 1)],
+        True,
+    )
     assert [b.take_delivery()[2:4] for _ in range(3)] == [(1, 2), (2, 1), (4, 1)]
     assert a.nack(1)
     assert not a.nack(2)
@@ -287,7 +292,7 @@ def test_words_that_contradict_each_other_are_left_to_python(impl: SimpleNamespa
     members.answer = StopNow()
     for reader in (a, b):
         assert not reader.full
-        assert reader.coming(5) == []
+        assert reader.ready_positions(5) == []
     for take in (b.take, b.take_record, b.take_delivery, lambda: b.take_many(3)):
         with pytest.raises(StopNow):
             take()
@@ -388,7 +393,7 @@ def test_a_lock_that_is_taken_is_left_to_python(impl: SimpleNamespace) -> None:
     assert other.reader.ack(1)  # the lock holder moves the position
     assert cursor_of_or_none(members.group) is None
     members.group[GROUP_LOCK] = 0
-    assert not impl.move_on(members.group, OWNER)
+    assert not impl.advance_position(members.group, OWNER)
     assert cursor_of(members.group) == (SIZE, 1)
 
 
@@ -405,7 +410,7 @@ def test_an_entry_before_the_position(impl: SimpleNamespace) -> None:
     members = Members(impl, 5)
     a, b = members.readers
     a.take()
-    ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_PASSED, 9, 27, 2, 0)
+    ENTRY.pack_into(members.group, GROUP_RING + GROUP_ENTRY_SIZE, ENTRY_SKIPPED, 9, 27, 2, 0)
     put(members.group, GROUP_NEXT, 27)
     put(members.group, GROUP_NEXT_SEQUENCE, 3)
     put(members.group, GROUP_TAIL, 2)
@@ -450,7 +455,7 @@ steps: st.SearchStrategy[list[tuple[int, Step]]] = st.lists(
             st.sampled_from(["take", "take_record", "take_delivery", "outstanding", "ready", "offset"]).map(
                 lambda n: (n,)
             ),
-            st.tuples(st.sampled_from(["take_many", "ack", "coming"]), st.integers(0, 5)),
+            st.tuples(st.sampled_from(["take_many", "ack", "ready_positions"]), st.integers(0, 5)),
             st.tuples(st.just("nack"), st.one_of(st.none(), st.integers(0, 5))),
             st.tuples(st.just("acknowledge"), st.integers(0, 9)),
             st.tuples(st.just("redeliver"), st.integers(0, 9), st.booleans()),

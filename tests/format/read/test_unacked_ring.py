@@ -35,7 +35,7 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
     reader = bench.reader
     assert reader.take_delivery() == (b"a", 0, 0, 1, 0)
     assert cursor_of(bench.cursor) == (9, 1)
-    assert (reader.outstanding, reader.ready, reader.next_due, reader.coming(5)) == (0, 0, 0, [])
+    assert (reader.outstanding, reader.ready, reader.next_due, reader.ready_positions(5)) == (0, 0, 0, [])
     assert [reader.ack(1), reader.nack(1), reader.nack(None), reader.acknowledge(0, 1)] == [False] * 4
     assert not reader.redeliver(0, 1, 0, True)
     reader.forget()
@@ -44,7 +44,7 @@ def test_a_reader_that_does_not_hold_has_nothing_to_acknowledge(impl: SimpleName
 
 def test_holding_begins_once(impl: SimpleNamespace) -> None:
     """Tracking acks a second time is refused."""
-    with pytest.raises(ValueError, match="said before"):
+    with pytest.raises(ValueError, match="already set up"):
         holding(impl).reader.track_acks()
 
 
@@ -99,7 +99,7 @@ def test_returned_messages_are_delivered_first_and_in_order(impl: SimpleNamespac
     taken = [bench.reader.take_delivery() for _ in range(6)]
     for number in (4, 1, 3):
         assert bench.reader.redeliver(taken[number][1], taken[number][4], 0, number != 3)
-    assert bench.reader.coming(2) == [(9, 1), (27, 3)]
+    assert bench.reader.ready_positions(2) == [(9, 1), (27, 3)]
     assert [bench.reader.take_delivery()[2:4] for _ in range(4)] == [(1, 2), (3, 1), (4, 2), (6, 1)]
     assert bench.reader.offset == 63
 
@@ -137,7 +137,7 @@ def test_moving_keeps_what_was_before(impl: SimpleNamespace) -> None:
     bench.reader.take_many(6)
     bench.reader.nack(3)
     bench.reader.move(36, 4)
-    assert (bench.reader.outstanding, bench.reader.coming(9)) == (3, [(27, 3)])
+    assert (bench.reader.outstanding, bench.reader.ready_positions(9)) == (3, [(27, 3)])
     assert values(bench.reader.take_many(3)) == [3, 4, 5]
     bench.reader.forget()
     assert (bench.reader.outstanding, cursor_of(bench.cursor)) == (0, (54, 6))

@@ -59,7 +59,7 @@ class Dying(Ring):
         """Have so many of the messages that come next."""
         claims = []
         for _ in range(count):
-            claim = self.claim_again() if self.ready else None
+            claim = self.claim_ready() if self.ready else None
             if not isinstance(claim, Claim):
                 offset, sequence = self.next
                 claim = self.claim((offset, sequence), offset, offset + SIZE, sequence)
@@ -276,7 +276,7 @@ def test_a_process_killed_during_a_check_is_followed_by_another(path: Path, monk
             with pytest.raises(KilledError):
                 group.tend()
         due = load_u64(content, GROUP_DUE)
-        assert due <= time.monotonic_ns() + group_ring.LOOK_AFTER
+        assert due <= time.monotonic_ns() + group_ring.LIVENESS_CHECK_NS
         rx.ack()
         store_u64(content, GROUP_DUE, 0)
         assert group.tend() == 0
@@ -310,7 +310,7 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
             store_u64(content, entry_start(claim.number) + ENTRY_DEADLINE, 0)
             store_u64(content, GROUP_DUE, 0)
             group.tend()
-            claim = member.claim_again()
+            claim = member.claim_ready()
             assert isinstance(claim, Claim)
         assert sum(seen) == 0
         assert claim.attempt == 3

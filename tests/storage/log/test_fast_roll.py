@@ -90,7 +90,7 @@ def test_other_processes_follow(path: Path) -> None:
         assert payloads_of(reader) == payloads_of(store)
 
 
-@pytest.mark.parametrize("step", ["look", "end", "header", "replace", "publish"])
+@pytest.mark.parametrize("step", ["check", "end", "header", "replace", "publish"])
 @pytest.mark.parametrize("error", [disk_full, input_output_error])
 def test_a_fast_roll_that_fails_is_repeated_as_a_slow_one(path: Path, error: object, step: str) -> None:
     """A fast roll that fails is repeated as a slow one, and the sender gets an error only if that fails too."""
@@ -141,7 +141,7 @@ def test_what_is_not_simple_takes_the_slow_path(path: Path, background: Backgrou
         else:
             store.log.writer.append(NEXT)
             store.flusher.commit()
-        assert "look" not in faulty.calls
+        assert "check" not in faulty.calls
 
 
 def test_a_message_longer_than_the_prepared_file_gets_its_own(path: Path) -> None:

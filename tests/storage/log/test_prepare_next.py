@@ -200,7 +200,7 @@ class Populated:
         """Remember it."""
         self.started.append((map_, position, position + size))
 
-    def stay_ahead(self, end: int, distance: int) -> None:
+    def populate_ahead(self, end: int, distance: int) -> None:
         """Remember it."""
         self.ahead.append((end, distance))
 

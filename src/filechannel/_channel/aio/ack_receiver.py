@@ -12,9 +12,9 @@ from anyio import EndOfStream
 from ..._format import NOTHING, own_receive
 from ..._wakeup.event_loops import notice_cancellation, run_through_cancellation
 from ..base.ack_receiver import BaseAckReceiver
-from ..subscription.delivery import Delivery, Handed
+from ..subscription.delivery import Delivery, DeliveryFields
 from ..subscription.start_position import Start
-from .cooperative_yield import give_way_if_due, slice_is_over
+from .cooperative_yield import slice_is_over, yield_if_due
 from .receiver import Receiver
 
 T_co = TypeVar("T_co", covariant=True)
@@ -63,23 +63,23 @@ class Acknowledging(BaseAckReceiver[T_co], Receiver[T_co], Generic[T_co]):
 
     async def _take_slices(self, max_items: int) -> list[T_co]:
         """Take one message at a time and yield in between. If cancelled, all of them are redelivered."""
-        found: list[Handed[T_co]] = []
+        found: list[DeliveryFields[T_co]] = []
         reader = self._subscription.reader
         self._subscription.check_position()  # only here: errors in the loop are raised again by the next receive
         try:
             while len(found) < max_items:
                 try:
                     self._check_open()
-                    handed = reader.take_next_delivery() if found else reader.native.take_delivery()
+                    taken = reader.take_next_delivery() if found else reader.native.take_delivery()
                 except Exception:
                     if not found:
                         raise
                     break  # raised again when the messages before it were received
-                if handed is NOTHING:
+                if taken is NOTHING:
                     break
-                found.append(cast("Handed[T_co]", handed))
+                found.append(cast("DeliveryFields[T_co]", taken))
                 if len(found) % _SLICE == 0:
-                    await give_way_if_due()
+                    await yield_if_due()
         except BaseException:
             self._outstanding.return_undelivered([(offset, token) for _, offset, _, _, token in found])
             raise

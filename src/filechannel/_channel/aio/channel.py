@@ -149,7 +149,7 @@ class FileChannel(BaseChannel[T], AsyncResource, Generic[T]):
         """
         catch_up_wait = await self._blocking_calls.run(self._catch_up_wait(name))
         try:
-            while not catch_up_wait.has_arrived():
+            while not catch_up_wait.has_caught_up():
                 await anyio.sleep(catch_up_wait.pause())
                 self._check_open()
                 if catch_up_wait.is_stale:

@@ -11,11 +11,11 @@ from anyio.lowlevel import checkpoint
 from ..._format import begin_slice, slice_is_over
 
 
-async def give_way_if_due() -> None:
+async def yield_if_due() -> None:
     """Yield if this thread has worked for a while. May raise the cancellation, before anything was done."""
     if slice_is_over():
         await checkpoint()
         begin_slice()
 
 
-__all__ = ["begin_slice", "give_way_if_due", "slice_is_over"]
+__all__ = ["begin_slice", "slice_is_over", "yield_if_due"]

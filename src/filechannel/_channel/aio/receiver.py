@@ -15,7 +15,7 @@ from ..._offset import Offset
 from ..._wakeup.event_loops import notice_cancellation, run_through_cancellation
 from ..base.receiver import BaseReceiver, Named, Record, check_count, check_linger
 from ..subscription.start_position import Start
-from .cooperative_yield import begin_slice, give_way_if_due, slice_is_over
+from .cooperative_yield import begin_slice, slice_is_over, yield_if_due
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -80,7 +80,7 @@ class Receiver(BaseReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
     async def _wait_for(self, take: Callable[[], object]) -> object:
         # The common case is at the top: most waits are for one message, once, and there a microsecond matters.
         if slice_is_over():
-            await give_way_if_due()
+            await yield_if_due()
         if self._subscription.must_flush_position:
             await notice_cancellation()
         while (item := take()) is NOTHING:
@@ -90,7 +90,7 @@ class Receiver(BaseReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
             if (item := take()) is not NOTHING:
                 break
             self._check_end()
-            await give_way_if_due()
+            await yield_if_due()
         if self._subscription.must_flush_position:
             await self._flush_position()
         return item
@@ -101,7 +101,7 @@ class Receiver(BaseReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
             await run_through_cancellation(self._subscription.flush_position)
 
     async def _until_data(self) -> None:
-        await give_way_if_due()
+        await yield_if_due()
         if self._subscription.must_flush_position:
             await notice_cancellation()  # the wait for a flush is shielded: this is where a loop can be cancelled
         self._check_open()
@@ -140,7 +140,7 @@ class Receiver(BaseReceiver[T_co], ObjectReceiveStream[T_co], Generic[T_co]):
                     break
                 items += more
                 end = native.offset, native.sequence
-                await give_way_if_due()
+                await yield_if_due()
             self._check_open()
             if items and self._subscription.reader.native.move_from(start, *end):
                 self._subscription.took(len(items))

@@ -21,7 +21,7 @@ from ..._wakeup.event_loops import (
     wait_through_cancellation,
 )
 from ..base.sender import BaseSender
-from .cooperative_yield import begin_slice, give_way_if_due
+from .cooperative_yield import begin_slice, yield_if_due
 
 T_contra = TypeVar("T_contra", contravariant=True)
 
@@ -54,7 +54,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
 
     async def _send_slowly(self, item: object) -> None:
         await self._before_append()
-        await self._until_visible(await self._patiently(lambda: self._put(item)))
+        await self._until_visible(await self._append_or_wait(lambda: self._put(item)))
 
     async def send_many(self, items: Iterable[T_contra]) -> Offset:
         """Send messages as one batch and return the offset of the first. If cancelled, none of them was sent.
@@ -67,14 +67,14 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
         if not batch:
             return self._append(batch)
         if len(batch) <= _SLICE:
-            offset = await self._patiently(lambda: self._append(batch))
+            offset = await self._append_or_wait(lambda: self._append(batch))
         else:
             payloads: list[bytes] = []
             for first in range(0, len(batch), _SLICE):
                 payloads += self._connection.path.encode_all(batch[first : first + _SLICE], first)
-                await give_way_if_due()
+                await yield_if_due()
             self.check_open()
-            offset = await self._patiently(lambda: Offset(self._connection.writer.append_all(payloads)))
+            offset = await self._append_or_wait(lambda: Offset(self._connection.writer.append_all(payloads)))
         await self._until_visible(offset)
         return offset
 
@@ -86,7 +86,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
     async def append_with(self, append: Callable[[], int]) -> None:
         """Call a function that appends to the channel, and wait as `send` does. For transactions and Spark."""
         await self._before_append()
-        await self._until_visible(await self._patiently(append))
+        await self._until_visible(await self._append_or_wait(append))
 
     async def _before_append(self) -> None:
         """Yield to the event loop if it is time, and let a pending cancellation be raised before the append."""
@@ -97,11 +97,11 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
             # The wait for a flush is shielded: this is where a loop of sends can be cancelled.
             await notice_cancellation()
         else:
-            await give_way_if_due()
+            await yield_if_due()
 
-    async def _patiently(self, append: Callable[[], OffsetT]) -> OffsetT:
+    async def _append_or_wait(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Append. Wait while another process holds the writer lock, even if that process is stopped."""
-        if self._connection.line.is_needed():
+        if self._connection.queue.is_needed():
             return await self._in_queue(append)
         pause = _SHORTEST_PAUSE
         while True:
@@ -116,23 +116,23 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
 
     async def _in_queue(self, append: Callable[[], OffsetT]) -> OffsetT:
         """Wait in the send queue, and append when this sender is first and there is capacity."""
-        line = self._connection.line
+        queue = self._connection.queue
         entry = self._queue_entry()
         try:
-            with line.joined(entry):
+            with queue.joined(entry):
                 while True:
-                    await line.wait(entry, _LONGEST_PAUSE)
+                    await queue.wait(entry, _LONGEST_PAUSE)
                     begin_slice()
                     self.check_open()
                     try:
-                        with line.serving():
+                        with queue.serving():
                             return append()
                     except CapacityReachedError as full:
                         entry.batch = Batch(full.size, full.messages)
                     except Busy:
                         await sleep(_SHORTEST_PAUSE)
         finally:
-            line.serve_next(entry)
+            queue.serve_next(entry)
 
     async def _until_visible(self, offset: int) -> None:
         """With FSYNC, wait until what was appended is on disk and visible. Cancellation is deferred: it is appended."""
@@ -148,7 +148,7 @@ class Sender(BaseSender[T_contra], ObjectSendStream[T_contra], Generic[T_contra]
 
     async def aclose(self) -> None:
         """Close this sender; other senders stay open."""
-        if self._is_lone:  # closes the channel too, which may take a flush
+        if self._owns_channel:  # closes the channel too, which may take a flush
             await run_through_cancellation(self.close)
         else:
             self.close()

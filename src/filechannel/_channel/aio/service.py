@@ -23,9 +23,9 @@ from ..._wakeup.event_loops import make_waiter, notice_cancellation, run_in_thre
 from ..base.dead_letter import DeadLetter, UnfinishedError
 from ..base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
 from ..base.service import BaseService, ServiceConfig
-from ..subscription.delivery import Handed
+from ..subscription.delivery import DeliveryFields
 from ..subscription.outstanding import Outstanding
-from .cooperative_yield import begin_slice, give_way_if_due, slice_is_over
+from .cooperative_yield import begin_slice, slice_is_over, yield_if_due
 from .sender import Sender
 
 
@@ -59,7 +59,7 @@ class Service(BaseService):
     async def __aenter__(self) -> Self:
         """Run the service while the body runs."""
         self._begin()
-        self._running: AbstractAsyncContextManager[None] = self._beside()
+        self._running: AbstractAsyncContextManager[None] = self._run_alongside()
         await self._running.__aenter__()
         return self
 
@@ -78,7 +78,7 @@ class Service(BaseService):
             await self._ended.wait()
 
     @asynccontextmanager
-    async def _beside(self) -> AsyncGenerator[None]:
+    async def _run_alongside(self) -> AsyncGenerator[None]:
         failure: BaseException | None = None
         self._ended = anyio.Event()
         self._body = CancelScope()
@@ -126,11 +126,11 @@ class Service(BaseService):
             with self._renewing(stats):
                 await self._work(stats)
         except BaseException as error:
-            cancelled, failure = _apart(error)
+            cancelled, failure = _split_cancellation(error)
             if cancelled is not None and anyio.current_effective_deadline() != -math.inf:
                 # Cancelling the service cancels a scope around this task. This cancellation came from the handler or
                 # other code.
-                failure, cancelled = failure or _cancelled_alone(cancelled), None
+                failure, cancelled = failure or _direct_cancellation_error(cancelled), None
             if failure is not None:
                 self._fail(failure)
                 self._body.cancel()
@@ -165,10 +165,10 @@ class Service(BaseService):
             except Exception as error:
                 await self._execute(outcomes.failed(found, error, stats), found, stats)
             except BaseException as error:
-                if not _is_stray(error):
+                if not _is_foreign_cancellation(error):
                     outcomes.release(found)
                     raise
-                await self._execute(outcomes.failed(found, _strayed(error), stats), found, stats)
+                await self._execute(outcomes.failed(found, _foreign_cancellation_error(error), stats), found, stats)
             else:
                 try:
                     if ack is None or not ack(1):
@@ -179,10 +179,10 @@ class Service(BaseService):
                 if must_flush:
                     await run_through_cancellation(self._subscription.flush_position)
 
-    async def _next(self) -> Handed[object] | Nothing:
+    async def _next(self) -> DeliveryFields[object] | Nothing:
         """Wait for the next message. Return NOTHING when there is nothing more to do."""
         while True:
-            await give_way_if_due()
+            await yield_if_due()
             if self._subscription.must_flush_acks:
                 await notice_cancellation()
             while self._paused and not self._stopping:
@@ -194,7 +194,7 @@ class Service(BaseService):
             # them.
             async with self._intake:
                 try:
-                    if (found := self._look()) is not NOTHING:
+                    if (found := self._take_available()) is not NOTHING:
                         return found
                 except EndOfStream:
                     return NOTHING
@@ -234,7 +234,7 @@ class Service(BaseService):
 
     # Failing
 
-    async def _execute(self, decision: Decision, found: Handed[object], stats: WorkerStats) -> None:
+    async def _execute(self, decision: Decision, found: DeliveryFields[object], stats: WorkerStats) -> None:
         if decision is None:
             return
         if isinstance(decision, RetryInOrder):
@@ -266,7 +266,7 @@ def is_async(handler: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
 
 
-def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
+def _split_cancellation(error: BaseException) -> tuple[BaseException | None, BaseException | None]:
     """Split an error into the cancellation and the rest: a trio nursery may raise both in one group."""
     cancelled = anyio.get_cancelled_exc_class()
     if isinstance(error, BaseExceptionGroup):
@@ -274,15 +274,15 @@ def _apart(error: BaseException) -> tuple[BaseException | None, BaseException | 
     return (error, None) if isinstance(error, cancelled) else (None, error)
 
 
-def _is_stray(error: BaseException) -> bool:
-    """Return whether a cancellation does not concern this task: the handler awaited something that was cancelled."""
+def _is_foreign_cancellation(error: BaseException) -> bool:
+    """Return whether a cancellation was not meant for this task: the handler awaited something that was cancelled."""
     if not isinstance(error, asyncio.CancelledError) or in_trio():
         return False
     task = asyncio.current_task()
     return task is not None and not task.cancelling()
 
 
-def _cancelled_alone(error: BaseException) -> Exception:
+def _direct_cancellation_error(error: BaseException) -> Exception:
     failure = RuntimeError(
         "the task of a handler was cancelled directly, not through its service; call stop() to end a service"
     )
@@ -290,7 +290,7 @@ def _cancelled_alone(error: BaseException) -> Exception:
     return failure
 
 
-def _strayed(error: BaseException) -> Exception:
+def _foreign_cancellation_error(error: BaseException) -> Exception:
     failure = RuntimeError("the handler awaited something that was cancelled")
     failure.__cause__ = error
     return failure

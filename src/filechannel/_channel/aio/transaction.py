@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Generic, Self, TypeVar, final
 from ..._wakeup.event_loops import notice_cancellation, run_through_cancellation
 from ..base.transaction import BaseStep, Leaving, check_arguments
 from .ack_receiver import AckReceiver
-from .cooperative_yield import give_way_if_due
+from .cooperative_yield import yield_if_due
 from .sender import Sender
 
 T = TypeVar("T")
@@ -32,17 +32,17 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
 
     async def receive(self) -> T_co:
         """Return the next message; wait for it if necessary. Errors as in `AckReceiver.receive`."""
-        self._check_on()
+        self._check_active()
         return await self._rx.receive()
 
     async def receive_many(self, max_items: int, linger: float = 0.0) -> list[T_co]:
         """Return between one and *max_items* messages, as `AckReceiver.receive_many` does."""
-        self._check_on()
+        self._check_active()
         return await self._rx.receive_many(max_items, linger)
 
     async def __aenter__(self) -> Self:
         """Begin the step. The first step of a process looks up the consumer's position in both channels."""
-        await give_way_if_due()
+        await yield_if_due()
         self._begin()
         try:
             while not self._is_prepared:
@@ -87,7 +87,7 @@ class Step(BaseStep[T_co, U_contra], Generic[T_co, U_contra]):
         if self._payloads:
             await self._tx.append_with(self._append)
         else:
-            await give_way_if_due()
+            await yield_if_due()
         self._acknowledge()
         if self._subscription.must_flush_acks:
             await run_through_cancellation(self._subscription.flush_position)

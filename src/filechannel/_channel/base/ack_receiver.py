@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar, cast
 from ..._errors import AckError, counted_messages
 from ..._format import AckCore, Nothing
 from ..._offset import Offset
-from ..subscription.delivery import Delivery, Handed
+from ..subscription.delivery import Delivery, DeliveryFields
 from ..subscription.outstanding import Outstanding
 from ..subscription.transaction_position import TransactionInput
 from .receiver import BaseReceiver, Named, check_count
@@ -41,7 +41,7 @@ class BaseAckReceiver(AckCore, Named, BaseReceiver[T_co], Generic[T_co]):
         subscription = outstanding.subscription
         super().__init__(subscription)
         self._outstanding = outstanding
-        self._take_held: Callable[[], object] = subscription.counting(subscription.reader.native.take_delivery)
+        self._take_outstanding: Callable[[], object] = subscription.counting(subscription.reader.native.take_delivery)
 
     if TYPE_CHECKING:  # AckCore implements it
 
@@ -98,17 +98,17 @@ class BaseAckReceiver(AckCore, Named, BaseReceiver[T_co], Generic[T_co]):
         """The offset of the next message, which may be one that is redelivered."""
         self._check_open()
         native = self._subscription.reader.native
-        return Offset(next((offset for offset, _ in native.coming(1)), native.offset))
+        return Offset(next((offset for offset, _ in native.ready_positions(1)), native.offset))
 
     def _take_delivery(self) -> object | Nothing:
         self._check_open()
-        return self._take_held()
+        return self._take_outstanding()
 
     def _delivery(self, found: object) -> Delivery[T_co]:
-        value, offset, sequence, attempt, token = cast("Handed[T_co]", found)
+        value, offset, sequence, attempt, token = cast("DeliveryFields[T_co]", found)
         return Delivery(self._outstanding, value, offset, sequence, attempt, token)
 
     def _acknowledging(self, found: object) -> tuple[T_co, AbstractContextManager[None]]:
         """Return a message, and a context manager that acks or nacks it when its body ends."""
-        value, offset, _, _, token = cast("Handed[T_co]", found)
+        value, offset, _, _, token = cast("DeliveryFields[T_co]", found)
         return value, self._outstanding.acknowledging(offset, token)

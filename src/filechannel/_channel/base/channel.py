@@ -39,7 +39,7 @@ from ..status.consumer_status import Consumer, check_name, list_consumers
 from ..status.statistics import ChannelStatistics
 from ..subscription.group_member import GroupMember
 from ..subscription.outstanding import Outstanding
-from ..subscription.start_position import Start, Stop, find_again, naming
+from ..subscription.start_position import Start, Stop, find_again, find_for_argument
 from ..subscription.subscribe import Subscriptions
 from ..subscription.subscription import Subscription
 from .consumer_catch_up import CatchUpWait
@@ -67,7 +67,7 @@ class BaseChannel(Generic[T]):
         self._blocking_calls = BlockingCalls()
         self._closed = False
         self._is_over = False
-        """Whether the store was closed, too."""
+        """Whether the store was closed as well."""
         self._send_path: SendPath | None = None
         self._open_store: Store | None = None
         self._handle: StoreHandle | None = None
@@ -303,7 +303,7 @@ class BaseChannel(Generic[T]):
 
     def _offset_of(self, sequence: int) -> Offset:
         with storage_errors(self.path, f"message {sequence} cannot be looked up"):
-            return naming("sequence", sequence, self._store, self._store.lookup.numbered).offset
+            return find_for_argument("sequence", sequence, self._store, self._store.lookup.numbered).offset
 
     def _flush(self) -> None:
         with storage_errors(self.path, "it cannot be flushed"):
@@ -349,10 +349,10 @@ class BaseChannel(Generic[T]):
         if self._closed:
             raise ClosedResourceError
 
-    def _check_writable(self, advice: str = "open it without readonly=True") -> None:
+    def _check_writable(self, hint: str = "open it without readonly=True") -> None:
         self._check_open()
         if self._open_spec.readonly:
-            raise io.UnsupportedOperation(f"{self.path} is open read-only; {advice}")
+            raise io.UnsupportedOperation(f"{self.path} is open read-only; {hint}")
 
     def _close_handles(self) -> None:
         with self._lock.held():

@@ -42,7 +42,7 @@ class CatchUpWait:
         if registration is not None and registration.position is None:
             raise ConsumerDamagedError(self._name, path=self._store.path)
 
-    def has_arrived(self) -> bool:
+    def has_caught_up(self) -> bool:
         """Return whether everything before the goal was consumed."""
         position = None if self._map is None else self._store.consumer_listing.read(self._map)
         # Also by sequence: control records need not be consumed, and offsets may have been skipped.

@@ -72,7 +72,7 @@ def write_letter(
     """Return the dead letter of a message that was dead-lettered because of an error."""
     return DeadLetter(
         payload=payload,
-        reason=in_a_line(error),
+        reason=error_line(error),
         attempts=attempts,
         channel=_encodable(str(store.path)),
         consumer=consumer,
@@ -83,7 +83,7 @@ def write_letter(
     )
 
 
-def in_a_line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """Return an error as the last line of its traceback shows it."""
     try:
         text = str(error).strip()

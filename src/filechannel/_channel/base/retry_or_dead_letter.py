@@ -1,6 +1,6 @@
-"""`Outcomes`: what becomes of each message of a service. It decides and counts, but never waits and does no I/O.
+"""`Outcomes` decides what happens to each message of a service, and counts. It never waits and does no I/O.
 
-The services for event loops and threads take a message, call the handler, and tell this object what happened. They
+The services for event loops and threads take a message, call the handler, and report the outcome to this object. They
 then execute the decision: wait before a retry, or send a dead letter. Around that they enter a context manager of this
 object, which acknowledges or redelivers the message at the end.
 """
@@ -24,9 +24,9 @@ from ..._errors import (
     HandlerError,
     LeaseExpiredError,
 )
-from ..subscription.delivery import Handed
+from ..subscription.delivery import DeliveryFields
 from ..subscription.outstanding import Outstanding
-from .dead_letter import DeadLetter, in_a_line, stored_payload, write_letter
+from .dead_letter import DeadLetter, error_line, stored_payload, write_letter
 from .retry_policy import RetryPolicy
 
 _logger = logging.getLogger("filechannel")
@@ -60,13 +60,13 @@ class WorkerStats:
 
     def __init__(self) -> None:
         self.handled = self.failed = self.retried = self.dead = self.missed = 0
-        self.current: Handed[object] | None = None
+        self.current: DeliveryFields[object] | None = None
         """The message it is handling, or handled last."""
 
 
 @final
 class Outcomes:
-    """Decides what becomes of the messages of one service, and counts them."""
+    """Decides what happens to the messages of one service, and counts them."""
 
     def __init__(self, outstanding: Outstanding, retry: RetryPolicy, *, ordered: bool, dead_letters: bool) -> None:
         """With *dead_letters*, there is a channel for messages that cannot be handled; without it, they are errors."""
@@ -85,22 +85,22 @@ class Outcomes:
 
     # A handler returned, raised, or was interrupted
 
-    def acknowledge(self, found: Handed[object]) -> None:
+    def acknowledge(self, found: DeliveryFields[object]) -> None:
         """Acknowledge a message. Raise `ConsumerError` if this consumer does not have it any more."""
         self._outstanding.acknowledge(found[1], found[4])
 
     def lost(self, error: FileChannelError, stats: WorkerStats) -> None:
         """Count a message that this consumer lost before it was done: its lease expired, or it was purged."""
         stats.failed += 1
-        self.last_error = in_a_line(error)
+        self.last_error = error_line(error)
 
-    def failed(self, found: Handed[object], error: Exception, stats: WorkerStats) -> Decision:
+    def failed(self, found: DeliveryFields[object], error: Exception, stats: WorkerStats) -> Decision:
         """Count a failed attempt, and decide what follows.
 
         Raises `HandlerError`, which ends the service, if there is no other attempt and no channel for dead letters.
         """
         stats.failed += 1
-        self.last_error = in_a_line(error)
+        self.last_error = error_line(error)
         pause = self._retry.pause_after(found[3], error)
         if pause is None:
             if self._has_dead_letters:
@@ -108,7 +108,7 @@ class Outcomes:
             self.release(found)
             subscription = self._outstanding.subscription
             raise HandlerError(
-                subscription.name, found[1], self._attempts(found), in_a_line(error), path=subscription.store.path
+                subscription.name, found[1], self._attempts(found), error_line(error), path=subscription.store.path
             ) from error
         stats.retried += 1
         if self._ordered:
@@ -117,19 +117,19 @@ class Outcomes:
         return None
 
     @contextmanager
-    def retrying(self, found: Handed[object]) -> Generator[None]:
+    def retrying(self, found: DeliveryFields[object]) -> Generator[None]:
         """Wait in the body for the next attempt. Redeliver the message at its end, however it ends."""
         try:
             yield
         finally:
             self._redeliver(found)
 
-    def _redeliver(self, found: Handed[object], pause: float = 0.0) -> None:
+    def _redeliver(self, found: DeliveryFields[object], pause: float = 0.0) -> None:
         """Redeliver a message after a failed attempt, which counts."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):  # it is redelivered in any case
             self._outstanding.redeliver(found[1], found[4], pause)
 
-    def release(self, found: Handed[object]) -> None:
+    def release(self, found: DeliveryFields[object]) -> None:
         """Redeliver a message whose outcome is unknown; the attempt does not count."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):
             self._outstanding.redeliver(found[1], found[4], counted=False)
@@ -137,7 +137,7 @@ class Outcomes:
     # Dead letters
 
     @contextmanager
-    def dead_lettering(self, found: Handed[object], stats: WorkerStats) -> Generator[None]:
+    def dead_lettering(self, found: DeliveryFields[object], stats: WorkerStats) -> Generator[None]:
         """Send a dead letter in the body, and only then acknowledge its message."""
         try:
             yield
@@ -153,14 +153,14 @@ class Outcomes:
         except ConsumerError as error:
             self.lost(error, stats)
 
-    def letter(self, found: Handed[object], error: Exception) -> DeadLetter:
+    def letter(self, found: DeliveryFields[object], error: Exception) -> DeadLetter:
         """Return the dead letter of a message. Reads files."""
         subscription, (_, offset, sequence, _, _) = self._outstanding.subscription, found
         payload = stored_payload(subscription.store, subscription.options, offset, sequence)
         attempts = self._attempts(found)
         return write_letter(subscription.store, subscription.name, payload, offset, sequence, attempts, error)
 
-    def _attempts(self, found: Handed[object]) -> int:
+    def _attempts(self, found: DeliveryFields[object]) -> int:
         most = self._retry.max_attempts
         return found[3] if most is None else min(found[3], most)
 
@@ -188,7 +188,7 @@ class Outcomes:
     def missed(self, error: DataExpiredError, stats: WorkerStats) -> None:
         """Count messages that were removed before they were received. The service continues with the oldest stored."""
         stats.missed += error.missed
-        self.last_error = in_a_line(error)
+        self.last_error = error_line(error)
         text = "%s: %d messages were deleted before consumer %r read them; it resumes at offset %d"
         subscription = self._outstanding.subscription
         _logger.warning(text, subscription.store.path, error.missed, subscription.name, error.oldest)

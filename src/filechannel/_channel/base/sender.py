@@ -82,7 +82,7 @@ class _Connection(NamedTuple):
     flusher: Flusher
     group_commit: GroupCommit
     writer: Writer
-    line: SendQueue
+    queue: SendQueue
 
 
 class BaseSender(SendCore, Generic[T_contra]):
@@ -92,7 +92,7 @@ class BaseSender(SendCore, Generic[T_contra]):
     the channel when it is first used, and closes it when the sender is closed.
     """
 
-    _is_lone = False
+    _owns_channel = False
     """Whether only senders use the channel object: it is closed with the last of them."""
     _is_closing = False
 
@@ -129,7 +129,7 @@ class BaseSender(SendCore, Generic[T_contra]):
         """Return a sender with a channel object of its own, which is opened when it is first used."""
         sender = cls.__new__(cls)
         sender._owner = owner
-        sender._is_lone = True
+        sender._owns_channel = True
         sender.disconnect()
         owner.adopt_sender(sender)
         return sender
@@ -241,7 +241,7 @@ class BaseSender(SendCore, Generic[T_contra]):
     def clone(self) -> Self:
         """Return another sender of the same channel, which is closed separately."""
         self.check_open()
-        return self.unconnected(self._owner) if self._is_lone else type(self)(self._owner)
+        return self.unconnected(self._owner) if self._owns_channel else type(self)(self._owner)
 
     @property
     def _is_closed(self) -> bool:
@@ -260,14 +260,14 @@ class BaseSender(SendCore, Generic[T_contra]):
         self._is_closing = True
         self._refuse()
         self._owner.forget_sender(self)
-        if self._is_lone and not self._owner.is_used:
+        if self._owns_channel and not self._owner.is_used:
             self._owner.close()
 
     def _refuse(self) -> None:
         self._put = self._put_all = _closed
         self._detach()
         if self._connected is not None:
-            self._connected.line.wake_all()
+            self._connected.queue.wake_all()
 
     def _queue_entry(self) -> QueueEntry:
         return QueueEntry(lambda: self._is_closed)

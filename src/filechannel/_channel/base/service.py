@@ -16,9 +16,9 @@ from ..._format import NOTHING, Nothing
 from ..._format.layout import ENTRY_ATTEMPTS
 from ..._wakeup.event_loops import Sleeper
 from ..status.statistics import ServiceStatistics
-from ..subscription.delivery import Handed
+from ..subscription.delivery import DeliveryFields
 from ..subscription.outstanding import Claim, Outstanding
-from .dead_letter import EXAMPLE, DeadLetter, in_a_line
+from .dead_letter import EXAMPLE, DeadLetter, error_line
 from .retry_or_dead_letter import Outcomes, WorkerStats
 from .retry_policy import RetryPolicy
 from .sender import BaseSender
@@ -95,7 +95,7 @@ class BaseService:
         self._outcomes = Outcomes(outstanding, config.retry, ordered=config.ordered, dead_letters=dead_letters)
         # Looked up once, for the hot path. If the subscription is closed, `_take` finds nothing, `_ack` returns False.
         native = subscription.reader.native
-        self._take = cast("Callable[[], Handed[object] | Nothing]", subscription.counting(native.take_delivery))
+        self._take = cast("Callable[[], DeliveryFields[object] | Nothing]", subscription.counting(native.take_delivery))
         is_plain = not subscription.is_counted and not outstanding.claims.has_leases
         self._ack: Callable[[int], bool] | None = None
         """Acknowledges the only outstanding message; None if several workers have one each."""
@@ -188,7 +188,7 @@ class BaseService:
     def _fail(self, error: BaseException) -> None:
         """Stop because of an error. The service ends with the first one."""
         self._error = error if self._error is None else self._error
-        self._outcomes.last_error = in_a_line(error)
+        self._outcomes.last_error = error_line(error)
         self.stop()
 
     def _error_at_end(self, failure: BaseException | None) -> BaseException | None:
@@ -200,7 +200,7 @@ class BaseService:
     def _has_data(self) -> bool:
         return self._halted or self._subscription.has_data()
 
-    def _look(self) -> Handed[object] | Nothing:
+    def _take_available(self) -> DeliveryFields[object] | Nothing:
         """Return the next message if it is available, else NOTHING. Raise `EndOfStream` if there will be none."""
         self._check_open()
         found = NOTHING if self._halted else self._take()

@@ -58,9 +58,9 @@ class BaseStep(Generic[T_co, U_contra]):
     def __init__(self, rx: BaseAckReceiver[T_co], tx: BaseSender[U_contra]) -> None:
         self._input = rx.transaction_input
         self._subscription = self._input.subscription
-        self._any_tx = tx
+        self._sender = tx
         self._payloads: list[bytes] = []
-        self._is_on = False
+        self._is_active = False
         self._block: ref[_Block] | None = None
 
     def send(self, item: U_contra) -> None:
@@ -79,13 +79,13 @@ class BaseStep(Generic[T_co, U_contra]):
         self._keep(list(items))
 
     def _keep(self, items: list[U_contra]) -> None:
-        self._check_on()
-        self._payloads += self._any_tx.encode_messages(items)
+        self._check_active()
+        self._payloads += self._sender.encode_messages(items)
 
-    def _check_on(self) -> None:
-        if not self._is_on:
+    def _check_active(self) -> None:
+        if not self._is_active:
             raise ClosedResourceError
-        self._any_tx.check_open()
+        self._sender.check_open()
 
     # The parts of a step
 
@@ -95,7 +95,7 @@ class BaseStep(Generic[T_co, U_contra]):
 
     def _position(self) -> TransactionPosition:
         """Return the position in the output channel; a new one if the last step had another output."""
-        last, output = self._input.position, self._any_tx.open_store
+        last, output = self._input.position, self._sender.open_store
         return last if last is not None and last.output is output else TransactionPosition(self._input, output)
 
     def _prepare(self) -> None:
@@ -107,16 +107,16 @@ class BaseStep(Generic[T_co, U_contra]):
 
     @property
     def _is_prepared(self) -> bool:
-        if not self._any_tx.is_connected or self._input.position is None:
+        if not self._sender.is_connected or self._input.position is None:
             return False
         position = self._position()
         return position is self._input.position and position.is_ready
 
     def _begin(self) -> None:
-        self._any_tx.check_open()
+        self._sender.check_open()
         block = None if self._block is None else self._block()
         self._input.begin_step(self if block is None else block)
-        self._payloads, self._is_on = [], True
+        self._payloads, self._is_active = [], True
 
     def _append(self) -> int:
         return self._position().append(self._payloads)
@@ -129,24 +129,24 @@ class BaseStep(Generic[T_co, U_contra]):
         self._input.redeliver_all(counted=isinstance(error, Exception))
 
     def _end(self) -> None:
-        if self._is_on:
-            self._is_on = False
+        if self._is_active:
+            self._is_active = False
             self._input.end_step()
 
 
 def check_arguments(rx: object, tx: object, receiver: type, sender: type, other: str) -> None:
     """Raise `TypeError` for anything but a receiver with acknowledgement and a sender, and say what to use instead.
 
-    *other* is the function for objects that wait in the other way.
+    *other* is the function of the other API: the blocking one for the async one, and the reverse.
     """
     for argument, given, wanted, base, method in (
         ("rx", rx, receiver, BaseAckReceiver, "ack_receiver"),
         ("tx", tx, sender, BaseSender, "sender"),
     ):
         if not isinstance(given, wanted):
-            advice = f"use {other}()" if issubclass(type(given), base) else f"create one with {method}()"
+            hint = f"use {other}()" if issubclass(type(given), base) else f"create one with {method}()"
             kinds = f"must be {_described(wanted)}, not {_described(type(given))}"
-            raise TypeError(f"{argument}={given!r}: {kinds}; {advice}")
+            raise TypeError(f"{argument}={given!r}: {kinds}; {hint}")
 
 
 def _described(kind: type) -> str:

@@ -32,9 +32,9 @@ class BlockingCalls:
 
     def do(self, work: Callable[[], R]) -> R:
         """Call *work* in this thread. Raise `ClosedResourceError` if the channel was closed before."""
-        errand = object()
-        with ensured(self._running.discard, errand):  # on any exception
-            self._running.add(errand)
+        call = object()
+        with ensured(self._running.discard, call):  # on any exception
+            self._running.add(call)
             if self._closed:
                 raise ClosedResourceError
             return work()

@@ -62,7 +62,7 @@ class Description:
         if name in get_args(CodecName):
             codec = codec_for(message_type, cast("CodecName", name))
         open_spec = OpenSpec(path, message_type, codec, options, create, readonly, self.schema)
-        open_spec.expects_mode = True  # the channel already has its mode, and a person names it
+        open_spec.expects_mode = True  # the channel already has its mode, and the user chose this channel
         open_spec.names_strict_owner = False
         return open_spec
 

@@ -52,8 +52,8 @@ def check_trust(
         raise UntrustedChannelError(path, reason, min(foreign, default=None), mode, parts=tuple(wide))
     if path not in _warned:
         _warned.add(path)
-        advice = "; strict_owner=True refuses such a channel" if names_option else ""
-        _logger.warning("%s is not under the control of this user alone: %s%s", path, reason, advice)
+        hint = "; strict_owner=True refuses such a channel" if names_option else ""
+        _logger.warning("%s is not under the control of this user alone: %s%s", path, reason, hint)
 
 
 def _foreign(parts: Sequence[Ownership], expected: Expected) -> dict[int, list[str]]:

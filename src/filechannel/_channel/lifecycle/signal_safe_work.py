@@ -1,4 +1,4 @@
-"""`do_undisturbed`: work that a signal handler must not interrupt, such as closing and taking kernel locks."""
+"""`do_undisturbed`: work that a signal handler must not interrupt, such as closing and acquiring kernel locks."""
 
 from __future__ import annotations
 

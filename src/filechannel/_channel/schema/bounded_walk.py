@@ -1,4 +1,4 @@
-"""Walks over schemas that end: without Python's recursion, and within a number of steps.
+"""Walks over schemas that always end: without Python's recursion, and within a limited number of steps.
 
 A schema may come from a manifest that an attacker wrote. A walk is a generator that yields the walks it depends on and
 is sent what they return, so that the depth of a schema takes memory and never raises `RecursionError`.
@@ -13,10 +13,10 @@ __all__ = ["Budget", "TooComplexError", "Walk"]
 
 _T = TypeVar("_T")
 Walk: TypeAlias = Generator["Walk[_T]", _T | None, _T | None]
-"""Ends with a finding, or with None."""
+"""Returns a finding, or None."""
 
 _MOST_STEPS: Final = 500_000  # a manifest that differs, of the largest size, takes fewer than half
-_DEEPEST: Final = 50_000  # walks inside of one another: some 5,000 records, and some megabytes
+_DEEPEST: Final = 50_000  # walks inside one another: some 5,000 records, and some megabytes
 
 
 class TooComplexError(Exception):
@@ -25,19 +25,19 @@ class TooComplexError(Exception):
 
 @final
 class Budget:
-    """What a walk and everything inside of it may take."""
+    """The number of steps that a walk, and all walks inside it, may take."""
 
     def __init__(self) -> None:
         self._left = _MOST_STEPS
 
     def spend(self, steps: int) -> None:
-        """Count steps; `TooComplexError` when there are too many."""
+        """Count steps. Raise `TooComplexError` if there are too many."""
         self._left -= steps
         if self._left < 0:
             raise TooComplexError
 
     def run(self, walk: Walk[_T]) -> _T | None:
-        """Return what a walk returns; `TooComplexError` if it is too long or too deep."""
+        """Return what a walk returns. Raise `TooComplexError` if it is too long or too deep."""
         waiting = [walk]
         result: _T | None = None
         while waiting:

@@ -1,15 +1,14 @@
-"""Whether two schemas may share a channel: each must decode what the other writes.
+"""Deciding whether two schemas may share a channel: each must decode what the other writes.
 
 Both directions ask the same question: does *reader* accept everything that *writer* may write? The answer follows
 msgspec's strict decoding, and a test compares every answer with msgspec itself. It is ``None`` for yes, or the first
 difference, with what each side has there.
 
-One rule is stricter than decoding. The positions of an array-like record carry no names on the wire: a
-field put in front of others of the same type would be read without an error and mean something else. So
-the names are compared too.
+One rule is stricter than decoding. An array-like record is encoded without names: a field that is inserted before
+others of the same type would be decoded without an error, as another field. So the names are compared too.
 
-The stored schema may be an attacker's, so a comparison is polynomial and has a limit of steps. Beyond it the answer
-is a difference: what was not compared must not count as compatible.
+An attacker may have written the stored schema, so a comparison takes polynomial time and a limited number of steps. If
+it exceeds the limit, the schemas count as different: what was not compared must not count as compatible.
 """
 
 from __future__ import annotations
@@ -44,7 +43,8 @@ class Difference:
 def find_difference(stored: Schema, given: Schema) -> Difference | None:
     """Return where *given* and *stored* do not decode each other's messages, None if they always do.
 
-    Where the comparison takes too many steps, or depends on what a regular expression matches, they differ.
+    They also count as different if the comparison takes too many steps, or depends on what a regular expression
+    matches.
     """
     if _is_same(stored, given):
         return None
@@ -73,7 +73,7 @@ def reads(reader: Schema, writer: Schema) -> bool:
 
 
 def _is_same(one: Schema, other: Schema) -> bool:
-    """Return whether two schemas are written alike, so that comparing them takes no time: on the command line they are.
+    """Return whether two schemas are equal as text, which is fast to decide. On the command line they are.
 
     Their text is compared, because ``1 == True`` for Python.
     """
@@ -143,7 +143,7 @@ class _Miss:
 
 @final
 class _Readers:
-    """The members of a union that read, found by what is written; of any other type, itself."""
+    """The members of a union, indexed by what they read. Any other type counts as a union of itself."""
 
     def __init__(self, schema: Schema, node: Node) -> None:
         self._nodes = list(_alternatives(node))
@@ -162,7 +162,7 @@ class _Readers:
         self.size: int = len(self._nodes) + len(self._values)
         self.must_choose: bool = len(self._nodes) > 1
         self.tag_needed: bool = len(self._nodes) - len(self._without_tag) > 1
-        """Whether a record is told by its tag."""
+        """Whether records are distinguished by their tags."""
         self.read_anything: bool = any(each.kind in {"any", "raw"} for each in self._nodes)
 
     def read(self, value: Scalar, budget: Budget) -> bool:
@@ -177,7 +177,7 @@ class _Readers:
         return self._nodes
 
     def of_tag(self, tag: _Tag) -> list[Node]:
-        """Return those that may read a record with a tag: all but those with the same field and another value."""
+        """Return the members that may read a record with a tag: all but those with another value in the same field."""
         name, value = tag
         if value is None:
             return self._nodes
@@ -198,7 +198,7 @@ class _Comparison:
         self._budget = Budget()
         self._accepted: set[_Pair] = set()
         self._order: list[_Pair] = []
-        """Those accepted, in the order in which they were assumed to be."""
+        """The accepted pairs, in the order in which they were assumed to be accepted."""
         self._refused: dict[_Pair, _Miss] = {}
 
     def run(self) -> _Miss | None:
@@ -239,7 +239,7 @@ class _Comparison:
         return reason
 
     def _match_records(self, reader: Node, writer: Node, whole: _Miss, *, tag_needed: bool) -> Walk[_Miss]:
-        """Compare two records once: a recursive type that meets itself again inside counts as accepted.
+        """Compare two records once: inside a recursive type, the type itself counts as accepted.
 
         What was accepted while that was assumed is forgotten if it turns out wrong. What was refused stays refused:
         an assumption can only help to accept.
@@ -368,7 +368,7 @@ def _texts(miss: _Miss, reader: Schema, writer: Schema) -> tuple[str, str]:
     read = miss.reader if isinstance(miss.reader, str) else reader.text(miss.reader)
     written = miss.writer if isinstance(miss.writer, str) else writer.text(miss.writer)
     if read == written and isinstance(miss.reader, Node) and isinstance(miss.writer, Node):
-        # Two records of one name: what differs then is how they are written.
+        # Two records with the same name differ in how they are encoded.
         read, written = f"{read} {_shape(reader, miss.reader)}", f"{written} {_shape(writer, miss.writer)}"
     return _short(read), _short(written)
 
@@ -386,7 +386,7 @@ def _alternatives(node: Node) -> Iterator[Node]:
 
 
 def _known_values(node: Node) -> tuple[Scalar, ...]:
-    """Return the values of an enum, a literal or None; nothing for what has others."""
+    """Return the values of an enum, a literal or None; an empty tuple for any other type."""
     return (None,) if node.kind == "none" else node.values if node.kind in _VALUES else ()
 
 

@@ -1,7 +1,7 @@
-"""What the constraints of two types (``msgspec.Meta``) mean to each other.
+"""Comparing the constraints (``msgspec.Meta``) of two types.
 
-No pattern is ever matched: it comes from a manifest, or the text does, and either can make matching take exponential
-time. Two patterns are compared as texts, and a text whose type has a pattern counts as one that may not match.
+No pattern is ever matched: the pattern or the text comes from a manifest, and either can make matching take exponential
+time. Two patterns are compared as texts. If a type has a pattern, a text counts as one that may not match.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Which defaults of a stored schema are filled in where a message lacks the field.
+"""Deciding which defaults of a stored schema are filled in for fields that a message lacks.
 
-A manifest may come from another user. A default of a million values would be made again for every message that lacks
-the field, and defaults that are records with defaults of their own multiply each other. So a record has defaults of a
-limited size, counted as they are when everything is filled in; a field whose default is beyond it stays out.
+A manifest may come from another user. A default of a million values would be created again for every message that
+lacks the field, and the sizes of nested defaults multiply. So the defaults of a record have a limited size, which is
+counted after everything is filled in. A field whose default exceeds the limit has none.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOST_DEFAULT_BYTES: Final = 8192
 """Of all defaults of a record together, with 8 for each value and the length of each text."""
 _VALUE: Final = 8
 _MOST_STEPS: Final = 200_000
-"""For all defaults of a schema; what is left then counts as too large."""
+"""For all defaults of a schema; those not measured by then count as too large."""
 _DEEPEST: Final = 64
 
 
@@ -34,7 +34,7 @@ class _TooLargeError(Exception):
 
 
 class _Measure:
-    """Adds up what defaults become."""
+    """Measures defaults after they are filled in."""
 
     def __init__(self, schema: Schema) -> None:
         self._records = schema.records
@@ -55,7 +55,7 @@ class _Measure:
         return found
 
     def _add_default(self, field: Field, depth: int) -> None:
-        """Count a default; at the top of a record, one that is shared by all messages counts nothing but its text."""
+        """Count a default. At the top level of a record, one that all messages share counts only its text."""
         default = field.default
         if depth or isinstance(default, list | dict):
             if default is not UNSET:

@@ -49,7 +49,7 @@ def describe_opaque(message_type: TypeForm[object]) -> Schema:
 
 
 def type_name(message_type: object) -> str:
-    """Return what a user calls the type: ``Order``, ``Order | Cancel``, ``dict[str, float]``."""
+    """Return the type as a user writes it: ``Order``, ``Order | Cancel``, ``dict[str, float]``."""
     if message_type is None or message_type is types.NoneType:
         return "None"
     origin, arguments = typing.get_origin(message_type), typing.get_args(message_type)
@@ -104,7 +104,7 @@ class _Builder:
         self._numbers: dict[str, int] = {}
         """The last number that was tried for each name: thousands of records may have the same one."""
         self._pending: list[tuple[str, _RecordInfo]] = []
-        """Records that are referred to. Each is described on its own: many of them may lead to one another."""
+        """Records that nodes refer to. Each is described on its own, because a chain of references may be long."""
 
     def node(self, info: inspect.Type) -> Node:
         if isinstance(info, inspect.Metadata):

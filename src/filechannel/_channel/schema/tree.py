@@ -133,8 +133,8 @@ class Schema(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True
 
 
 _DEEPEST: Final = 64
-_MOST_NODES: Final = 100_000  # no more are in a manifest that this library writes, as large as it may be
-_SMALLEST, _LARGEST = -(2**63), 2**63 - 1  # of the integers that msgspec takes in an enum, a literal or a tag
+_MOST_NODES: Final = 100_000  # more than in any manifest that this library writes
+_SMALLEST, _LARGEST = -(2**63), 2**63 - 1  # of the integers that msgspec accepts in an enum, a literal or a tag
 _LARGEST_LIMIT: Final = 1.7976931348623157e308  # excludes infinity and NaN
 _NAMES: Final[Mapping[Kind, str]] = {
     "any": "Any",
@@ -161,7 +161,7 @@ def _check_node(node: Node, records: Mapping[str, Record]) -> None:
     if count != _ARGUMENTS.get(node.kind, count) or (node.kind == "union" and not count):
         raise ValueError(f"schema: {node.kind} with {count} arguments")
     for name, value in node.constraints.items():
-        if not isinstance(value, _CONSTRAINTS.get(name, ())) or not _is_meant(node, name, value):
+        if not isinstance(value, _CONSTRAINTS.get(name, ())) or not _is_supported(node, name, value):
             raise ValueError(f"schema: {node.kind} with {name}={value!r}")
 
     for member in node.values:
@@ -189,7 +189,7 @@ def _check_integer(value: Scalar, where: str) -> None:
         raise ValueError(f"schema: {where} with a value beyond 64 bits")
 
 
-def _is_meant(node: Node, name: str, value: float | str) -> bool:
+def _is_supported(node: Node, name: str, value: float | str) -> bool:
     """Return whether msgspec has such a constraint, so that comparing with it cannot fail."""
     if isinstance(value, str):
         return node.kind == "str"

@@ -1,9 +1,9 @@
 """Building a type from a schema, to read, check and write messages without the user's classes.
 
-The type has the same encoding, and nothing more: every record becomes a Struct, whatever class it was, and an Enum
-becomes its values. Where the schema does not know what a value is, any value is accepted.
+The type has the same encoding, and nothing more: every record becomes a Struct, whatever its class was, and an
+Enum becomes its values. If the schema does not say what a value is, any value is accepted.
 
-A manifest may come from another user, so some of it is left out:
+A manifest may come from another user, so parts of it are left out:
 
 - patterns, because matching a regular expression can take exponential time;
 - the constraints of the members of a union other than `X | None`: msgspec 0.22 corrupts memory when it decodes some
@@ -34,7 +34,7 @@ from .tree import Field, Kind, Node, Record, Scalar, Schema
 __all__ = ["MOST_VALUES", "build_type"]
 
 _Form: TypeAlias = Any
-"""A type, or what stands for one in an annotation."""
+"""A type, or anything else that an annotation may contain."""
 
 _PLAIN: Final[Mapping[Kind, _Form]] = {
     "any": Any,
@@ -66,7 +66,7 @@ _COLLECTIONS: Final[Mapping[Kind, type]] = {
 }
 MOST_VALUES: Final = 1000
 """An enum or a literal with more values is read as any value of their types."""
-_DEEPEST: Final = 300  # some two calls each: msgspec allows fewer than a thousand, with those of the command
+_DEEPEST: Final = 300  # about two calls each: msgspec allows fewer than a thousand, including those of the caller
 _AS_IN_JSON: Final = ("none", "bool", "int", "float", "str")
 
 
@@ -76,7 +76,7 @@ def build_type(schema: Schema) -> TypeForm[object]:
     Some constraints are not checked: patterns, those of the members of a union, and the values of an enum or a literal
     with more than `MOST_VALUES`. A field that is missing takes its default unless that is large; then it stays missing.
 
-    Raises ``ValueError`` for a schema that no type has: it may come from a manifest that was changed.
+    Raises ``ValueError`` for a schema that no type can have: the manifest may have been changed.
     """
     _check_depth(schema)
     try:
@@ -88,7 +88,7 @@ def build_type(schema: Schema) -> TypeForm[object]:
 
 
 def _check_depth(schema: Schema) -> None:
-    """Raise ``ValueError`` if records lead so deep that msgspec, which looks at types by recursion, may fail."""
+    """Raise ``ValueError`` if records are nested so deeply that msgspec, which inspects types recursively, may fail."""
     seen = set[str]()
     waiting = [iter((schema.root,))]
     while waiting:
@@ -111,7 +111,7 @@ class _Construction:
     def __init__(self, schema: Schema) -> None:
         self._records: dict[str, type[Struct]] = {}
         affordable = affordable_defaults(schema)
-        # First the classes, then what their fields are, which msgspec reads when a message is first decoded.
+        # First the classes, then the types of their fields, which msgspec reads when a message is first decoded.
         for key, record in schema.records.items():
             self._records[key] = self._declare(record, affordable[key])
         for key, record in schema.records.items():
@@ -120,7 +120,7 @@ class _Construction:
                 annotations[attribute] = self._field_form(field, is_filled=position in affordable[key])
 
     def form(self, node: Node) -> _Form:
-        """Return what stands for a node in an annotation."""
+        """Return the annotation for a node."""
         bare = self._bare(node)
         constraints: dict[str, Any] = {name: value for name, value in node.constraints.items() if name != "pattern"}
         return Annotated[bare, msgspec.Meta(**constraints)] if constraints and node.kind != "union" else bare
@@ -166,8 +166,8 @@ class _Construction:
 
     def _field_form(self, field: Field, *, is_filled: bool) -> _Form:
         form = self.form(field.type)
-        # What a TypedDict leaves out stays out.
-        return form if field.required or is_filled else Union[form, UnsetType]  # noqa: UP007 - of what may be no class
+        # A field that a TypedDict leaves out stays missing.
+        return form if field.required or is_filled else Union[form, UnsetType]  # noqa: UP007 - it may not be a class
 
     def _default(self, field: Field) -> object:
         if field.type.kind in _AS_IN_JSON or field.default is None:

@@ -38,7 +38,7 @@ class MaintenanceStatistics:
     last_run: datetime | None
     """When a process last checked whether there is maintenance to do. An idle channel is checked less often."""
     runner: Process | None
-    """The process that did; None if it has ended, or if the channel is open read-only here."""
+    """The process that checked; None if it has ended, or if the channel is open read-only here."""
     running: bool
     """Whether a process was doing maintenance at this moment; False if the channel is open read-only here.
 

@@ -8,7 +8,7 @@ from ... import _checks as checks
 from ..._offset import Offset
 
 T_co = TypeVar("T_co", covariant=True)
-Handed: TypeAlias = tuple[T_co, Offset, int, int, int]
+DeliveryFields: TypeAlias = tuple[T_co, Offset, int, int, int]
 """Message, offset, sequence, attempt, token."""
 
 

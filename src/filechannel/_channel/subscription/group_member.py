@@ -23,10 +23,10 @@ from .start_position import Start
 from .subscription import NANOSECOND, Subscription
 
 _REMEMBERED = 4096
-_THIRD = 3
+_RENEWALS_PER_LEASE = 3
 
 
-def _weakly(member: GroupMember) -> Callable[[Reader], bool]:
+def _tend_weakly(member: GroupMember) -> Callable[[Reader], bool]:
     """Return a function that calls `tend` through a weak reference: the member references the reader that calls it."""
     reference = ref(member)
 
@@ -54,10 +54,10 @@ class GroupMember:
         self._lost: dict[tuple[int, int], None] = {}
         reader = subscription.reader
         reader.expire = group.expire_before
-        reader.native.share(group.map, group.owner, int(lease / NANOSECOND), _weakly(self))
+        reader.native.share(group.map, group.owner, int(lease / NANOSECOND), _tend_weakly(self))
 
     def tend(self, reader: Reader) -> bool:
-        """Do what is due in the group. Return False if another process holds the group's lock for longer."""
+        """Do what is due in the group. Return False if another process holds the group's lock for too long."""
         try:
             is_redelivered = self._group.tend(may_sleep)
         except Busy:
@@ -97,12 +97,12 @@ class GroupMember:
                     *claim
                 )  # False if it was acknowledged or lost: the call that acknowledges it raises the reason
 
-        return LEASE_RENEWER.keeping(extend, self.lease / _THIRD)
+        return LEASE_RENEWER.renewing(extend, self.lease / _RENEWALS_PER_LEASE)
 
     def after_ack(self) -> None:
         """Wake waiters after an ack. Raise `LeaseExpiredError` if some of the messages were lost before."""
         self.wake()
-        with suppress(Busy):  # a process that holds the lock for longer detects it as well
+        with suppress(Busy):  # the process that holds the lock for so long detects it as well
             self._group.check_words(may_sleep)
         self.check_lost()
 
@@ -125,7 +125,7 @@ class GroupMember:
             del self._lost[old]
         return lost
 
-    # Undecodable messages: like others, they belong to the member that came to them
+    # Undecodable messages: like others, they belong to the member that claimed them
 
     def undecodable(self, offset: Offset) -> tuple[int, int, int]:
         """Return (sequence, attempt, token) of an undecodable message. Raise `AckError` if this member has none."""
@@ -165,7 +165,7 @@ class GroupMember:
     def seek(self, to: Start, attempts: Attempts) -> bool:
         """Move the whole group to another log position. Return False if it was reclaimed meanwhile. May block.
 
-        `StorageError` after too many attempts, else errors as in `_move`.
+        Raises `StorageError` after too many attempts, otherwise errors as in `_move`.
         """
         attempts.count()
         return self._move(self._subscription.find(to, "to"))

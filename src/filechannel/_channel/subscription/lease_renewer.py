@@ -31,7 +31,7 @@ class LeaseRenewer:
     def __init__(self, lane: Lane = LEASE_LANE) -> None:
         self._lane = lane
 
-    def keeping(self, extend: Callable[[], object], every: float) -> Guard:
+    def renewing(self, extend: Callable[[], object], every: float) -> Guard:
         """Call *extend* every *every* seconds while the body of a `with` runs. An error silently ends that.
 
         Raises `NoThreadError` if no thread can be started.

@@ -26,9 +26,9 @@ def resolve_start(store: Store, start: Start, argument: str = "start") -> LogPos
     if start == "latest":
         return store.lookup.latest()
     if isinstance(start, datetime):
-        return naming(argument, start, store, store.lookup.since)
+        return find_for_argument(argument, start, store, store.lookup.since)
     if type(start) is int:
-        return naming(argument, start, store, store.lookup.at)
+        return find_for_argument(argument, start, store, store.lookup.at)
     raise ValueError(f"{argument}={start!r}: must be 'earliest', 'latest', an Offset or an aware datetime")
 
 
@@ -39,11 +39,11 @@ def find_stop(store: Store, stop: Stop) -> LogPosition | None:
     if stop == "latest":
         return store.lookup.latest()
     if type(stop) is int:
-        return naming("stop", stop, store, store.lookup.at)
+        return find_for_argument("stop", stop, store, store.lookup.at)
     raise ValueError(f"stop={stop!r}: must be 'latest', an Offset, or None to follow new messages")
 
 
-def naming(argument: str, value: V, store: Store, find: Callable[[V], LogPosition]) -> LogPosition:
+def find_for_argument(argument: str, value: V, store: Store, find: Callable[[V], LogPosition]) -> LogPosition:
     """Find a log position, and add the argument and the channel to a `ValueError`."""
     try:
         return find(value)

@@ -161,7 +161,7 @@ class Subscription:
         with self._ending.held():
             if not self._is_over:
                 try:
-                    self._let_go()
+                    self._release_all()
                 finally:
                     self._is_over = True
 
@@ -253,7 +253,7 @@ class Subscription:
             self._flush.wait_until_flushed()
 
     def flush_position_soon(self) -> None:
-        """Start that in another thread, if necessary: a receive that may not wait has taken a message."""
+        """Start a flush in another thread, if necessary: a receive that may not wait has taken a message."""
         if not self._is_acknowledged:
             self._flush_soon()
 
@@ -261,7 +261,7 @@ class Subscription:
         if self._flush is not None and self._flush.waits:
             self._flush.flush_soon()
 
-    def _let_go(self) -> None:
+    def _release_all(self) -> None:
         has_redelivered = self.reader.native.release()
         self.reader.close()
         if self._flush is not None:
@@ -329,7 +329,7 @@ class Subscription:
         """Return messages to redeliver first. An error is raised only if it concerns the next message."""
         look_ahead_reader, items = self.look_ahead_reader(), list[object]()
         try:
-            for offset, sequence in self.reader.native.coming(most):
+            for offset, sequence in self.reader.native.ready_positions(most):
                 look_ahead_reader.move(LogPosition(Offset(offset), sequence))
                 items += look_ahead_reader.take_many(1)
             if len(items) < most:
@@ -468,8 +468,8 @@ class Subscription:
 
     def find(self, start: Start, argument: str) -> LogPosition:
         """Resolve a start position. May read a segment index."""
-        with self._reading():
+        with self._read_errors():
             return resolve_start(self.store, start, argument)
 
-    def _reading(self) -> storage_errors:
+    def _read_errors(self) -> storage_errors:
         return storage_errors(self.store.path, "it cannot be read")

@@ -11,7 +11,7 @@ the position in it. Two rules make that exact:
   committed before the record is looked for.
 
 The origin, a random number in the cursor's file, says which records apply to a position. A name that is registered
-again, or moved by a seek, has no origin until the next step draws one.
+again, or moved by a seek, has no origin until the next step generates one.
 """
 
 from __future__ import annotations
@@ -129,12 +129,12 @@ class TransactionPosition:
         self._origin: Origin | None = None
         self._producer: Producer | None = None
         self._last = self._next = ProducerPosition(Offset(0), 0, 0, 0)
-        self._in_doubt = False
+        self._outcome_unknown = False
 
     @property
     def is_ready(self) -> bool:
         """Whether the cursor is known to be at the position stored in the output, and no seek has moved it since."""
-        return self._origin is not None and not self._in_doubt and self._cursor.origin == self._origin
+        return self._origin is not None and not self._outcome_unknown and self._cursor.origin == self._origin
 
     def prepare(self) -> None:
         """Move the cursor to the position stored in the output. Accesses files, and blocks.
@@ -163,11 +163,11 @@ class TransactionPosition:
         if origin is None:
             producer.flush()
             self._cursor.origin = origin = Origin(number, self.output_id)
-        # Before the first record with this origin. Also if the origin was found: the process that drew it may have
-        # died.
+        # Before the first record with this origin. Also if the origin was found: the process that generated it may
+        # have died.
         writable(self._input.subscription.store).cursors.flush_one(self._cursor.name)
         self._input.catch_up(Offset(producer_position.offset), producer_position.sequence)
-        self._producer, self._origin, self._last, self._in_doubt = producer, origin, producer_position, False
+        self._producer, self._origin, self._last, self._outcome_unknown = producer, origin, producer_position, False
 
     def _leave(self, origin: Origin) -> None:
         """Make sure that no other output has steps of the consumer that its cursor does not include."""
@@ -200,15 +200,15 @@ class TransactionPosition:
         assert self._producer is not None
         assert self._origin is not None
         _, offset, sequence = self._input.outlook()
-        self._in_doubt = True
+        self._outcome_unknown = True
         self._next = ProducerPosition(at, self._origin.number, offset, sequence)
         return self._producer.record(TRANSACTION, self._next, self._last)
 
     def acknowledge(self) -> None:
         """Acknowledge what is outstanding: the batch, if there is one, is visible."""
-        if self._in_doubt:
+        if self._outcome_unknown:
             self._last = self._next
             self._input.acknowledge_before(Offset(self._next.offset))
-            self._in_doubt = False
+            self._outcome_unknown = False
         else:
             self._input.acknowledge_before(self._input.outlook()[1])

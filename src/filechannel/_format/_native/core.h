@@ -61,8 +61,8 @@ int futex_wake(uint8_t *at, int count);
 /* Clear the bits of a wake word that say what waits, and wake the threads; returns the bits. The caller has issued a
  * full fence. */
 uint32_t wake_waiters(uint8_t *word);
-/* For a reader that has nothing behind its offset; called without the GIL. `seen` is the wake word as it was before the
- * caller checked for other reasons not to sleep: if its generation has changed since, there may be one. Returns an
+/* For a reader that has found nothing to read; called without the GIL. `seen` is the wake word as it was before the
+ * caller checked for other reasons not to sleep: if its generation has changed since, data may be available. Returns an
  * errno, or 0. */
 int watch_for_more(const uint8_t *words, uint64_t offset, double seconds); /* returns whether there is more */
 int sleep_for_more(uint8_t *words, uint64_t offset, uint32_t seen, double seconds);
@@ -123,7 +123,7 @@ typedef struct {
     Py_buffer map;
     uint8_t header[SEGMENT_HEADER_SIZE];
     uint64_t device, inode;
-    int directory;             /* that both names are in; owned and closed by us, if: */
+    int directory;             /* of both names; owned and closed by us, if: */
     char has_directory;
     PyObject *source, *target; /* names, as bytes; in the target: */
     Py_ssize_t digits;         /* the position of the digits of the offset */
@@ -133,13 +133,13 @@ typedef struct {
     PyObject *after_roll;      /* called by the append after the one that rolls */
     PyObject *watch;           /* for tests; else NULL */
 } PreparedSegment;
-#define BELIEVED_NS 1000000000u /* how long: the kernel may write pages back by itself, which makes them read-only */
+#define CHECK_VALID_NS 1000000000u /* how long a check is valid: the kernel may write pages back by itself, which makes them read-only */
 typedef struct {
     uint32_t flushes; /* the value of FLUSHES when pages were last made writable */
-    uint64_t until;   /* wall clock until which they are believed to be writable */
-} Look;
-static inline int look_counts(const Look *last, uint64_t now) { /* not if the clock went back */
-    return now < last->until && now + BELIEVED_NS >= last->until;
+    uint64_t until;   /* wall clock until which the check is valid */
+} StoreCheck;
+static inline int store_check_is_valid(const StoreCheck *last, uint64_t now) { /* not if the clock went back */
+    return now < last->until && now + CHECK_VALID_NS >= last->until;
 }
 typedef struct {
     PyObject_HEAD
@@ -159,8 +159,8 @@ typedef struct {
     uint64_t ahead_from, ahead_at;   /* where the next pages to populate begin, and at which tail they are due */
     int tail_slot;
     uint32_t owner, epoch; /* our name in lock words; the value of EPOCH when the segment was bound */
-    unsigned int looks; /* appends until the wall clock is read again */
-    Look words_look, segment_look; /* segment_look is valid up to: */
+    unsigned int appends_until_clock; /* appends until the wall clock is read again */
+    StoreCheck words_check, segment_check; /* segment_check is valid up to: */
     uint64_t storable_end;
     char deferred; /* FSYNC: advance the append tail; the flush publishes */
     char alone;    /* no other process has moved the tail since the segment was created */
@@ -217,7 +217,7 @@ static inline PyObject *callee_call(const Callee *callee, PyObject *const *args,
 
 /* memory/prefault.c */
 int can_store(const void *at, size_t size); /* 0: a store there would kill the process */
-int can_store_word(const uint8_t *at, const uint8_t *flushes, Look *last); /* the same for a word of the control page */
+int can_store_word(const uint8_t *at, const uint8_t *flushes, StoreCheck *last); /* the same for a word of the control page */
 int populate_later(PyObject *buffer, uint64_t position, uint64_t size); /* -1 with an exception */
 
 /* scratch.c: the private copy of a payload, for a decoder that does not keep it */
@@ -230,10 +230,10 @@ typedef struct {
 PyObject *scratch_for(Scratch **scratch, Py_ssize_t size); /* borrowed, of that size, with no exported view */
 
 /* read/unacked_ring.c: the deliveries that are not acknowledged */
-enum unacked_state { UNACKED_OUT, UNACKED_SETTLED, UNACKED_READY, UNACKED_DELAYED };
+enum unacked_state { UNACKED_OUT, UNACKED_ACKED, UNACKED_READY, UNACKED_DELAYED };
 typedef struct {
     uint64_t offset, sequence;
-    uint64_t token; /* of the call that handed it out last */
+    uint64_t token; /* of the call that delivered it last */
     uint64_t due;   /* when it is redelivered, by the monotonic clock */
     uint32_t attempt;
     unsigned char state;
@@ -265,7 +265,7 @@ uint64_t unacked_ready(UnackedRing *unacked);
 uint64_t unacked_next_due(UnackedRing *unacked); /* 0: none is delayed */
 const UnackedEntry *unacked_first_ready(UnackedRing *unacked);
 const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *index);
-uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset);
+uint32_t unacked_mark_redelivered(UnackedRing *unacked, uint64_t offset);
 void unacked_roll_back(UnackedRing *unacked, uint64_t offset);
 
 /* read/group_ring.c: the ring that the members of a group share, and the claims of this member */
@@ -279,7 +279,7 @@ typedef struct {
     Py_buffer shared;
     uint32_t owner; /* as in a lock word */
     uint64_t lease; /* ns */
-    Claim *claims;  /* in the order in which they were handed out */
+    Claim *claims;  /* in the order in which they were delivered */
     uint64_t mask, first, last;
     uint64_t out;   /* how many of them did decode */
     PyObject *lost; /* a list of (offset, token), or NULL */
@@ -301,7 +301,7 @@ int ring_is_due(const Ring *ring); /* compares it with the clock, which is read 
 void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence);
 enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint64_t offset, uint64_t end, uint64_t sequence,
                         const Claim **claim);
-enum claimed ring_claim_again(Ring *ring, const Claim **claim);
+enum claimed ring_claim_ready(Ring *ring, const Claim **claim);
 uint32_t claim_attempt(const Claim *claim);
 uint64_t ring_out(const Ring *ring);
 int64_t ring_entry_number(const Ring *ring, uint64_t offset, uint64_t token); /* -1: not ours */
@@ -316,7 +316,7 @@ int ring_redeliver(Ring *ring, uint64_t offset, uint64_t token, uint64_t due, in
 void ring_drop(Ring *ring, uint64_t offset, uint64_t token);
 void ring_return(Ring *ring, uint64_t offset, uint64_t token);
 int ring_redeliver_from(Ring *ring, uint64_t from, int refused);
-PyObject *ring_coming(const Ring *ring, Py_ssize_t most);
+PyObject *ring_ready_positions(const Ring *ring, Py_ssize_t most);
 
 /* append/send_path.c, read/reader.c: one step of a coroutine; NULL without an exception means that it has to wait */
 extern PyTypeObject *SendPathType, *ReaderType;

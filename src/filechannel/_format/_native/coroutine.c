@@ -56,7 +56,7 @@ static void track(Coroutine *self) {
 }
 
 /* Continue as the Python coroutine, which can wait. */
-static int go_slow(Coroutine *self) {
+static int start_slow_path(Coroutine *self) {
     PyObject *core = (PyObject *)self->core;
     self->inner = self->sends ? PyObject_CallMethodOneArg(core, send_slowly, self->item)
                               : PyObject_CallMethodNoArgs(core, receive_slowly);
@@ -66,13 +66,13 @@ static int go_slow(Coroutine *self) {
     return 0;
 }
 
-/* --- Awaiting a future once, for a message that is likely to come: as a Python coroutine does, in a third of the
+/* --- Awaiting a future once, for a message that is likely to arrive: as a Python coroutine does, in a third of the
  * time --- */
 
 static int sleeps(const Coroutine *self) { return !self->sends && self->item; }
 
 /* The wait ended without a wakeup, so the future needs none any more. An exception that is set stays set. */
-static void give_up_sleep(Coroutine *self) {
+static void cancel_sleep(Coroutine *self) {
     PyObject *type, *error, *traceback, *future = self->item;
     self->item = NULL;
     PyErr_Fetch(&type, &error, &traceback);
@@ -100,7 +100,7 @@ static int begin_sleep(Coroutine *self) {
     else
         PyErr_Format(PyExc_TypeError, "expected a future, not %.100s", Py_TYPE(future)->tp_name);
     if (self->inner) return 0;
-    give_up_sleep(self);
+    cancel_sleep(self);
     return -1;
 }
 
@@ -123,7 +123,7 @@ static PySendResult resume(Coroutine *self, PyObject *value, PyObject **result) 
     Py_DECREF(inner);
     if (!sleeps(self) || sent == PYGEN_NEXT) return sent;
     if (sent == PYGEN_ERROR) {
-        give_up_sleep(self);
+        cancel_sleep(self);
         return sent;
     }
     Py_CLEAR(*result);
@@ -132,7 +132,7 @@ static PySendResult resume(Coroutine *self, PyObject *value, PyObject **result) 
     slice_start();
     *result = step(self);
     if (*result) return PYGEN_RETURN;
-    if (PyErr_Occurred() || go_slow(self)) return PYGEN_ERROR;
+    if (PyErr_Occurred() || start_slow_path(self)) return PYGEN_ERROR;
     return resume(self, Py_None, result);
 }
 
@@ -154,7 +154,7 @@ static PySendResult coroutine_send(PyObject *op, PyObject *value, PyObject **res
             finish(self);
             return *result ? PYGEN_RETURN : PYGEN_ERROR;
         }
-        if (begin_sleep(self) || (!self->inner && go_slow(self))) {
+        if (begin_sleep(self) || (!self->inner && start_slow_path(self))) {
             finish(self);
             return PYGEN_ERROR;
         }
@@ -231,7 +231,7 @@ static PyObject *py_next(PyObject *op) {
     return NULL;
 }
 
-static PyObject *raise_given(PyObject *type, PyObject *value, PyObject *traceback) {
+static PyObject *raise_thrown(PyObject *type, PyObject *value, PyObject *traceback) {
     if (PyExceptionInstance_Check(type)) {
         PyErr_SetObject((PyObject *)Py_TYPE(type), type);
     } else if (PyExceptionClass_Check(type)) {
@@ -256,7 +256,7 @@ static PyObject *py_throw(PyObject *op, PyObject *const *args, Py_ssize_t count)
             return NULL;
         }
         finish(self); /* never started: nothing was done, and nothing will be */
-        return raise_given(args[0], count > 1 ? args[1] : NULL, count > 2 ? args[2] : NULL);
+        return raise_thrown(args[0], count > 1 ? args[1] : NULL, count > 2 ? args[2] : NULL);
     }
     PyObject *inner = Py_NewRef(self->inner);
     PyObject *throw = PyObject_GetAttrString(inner, "throw");
@@ -264,7 +264,7 @@ static PyObject *py_throw(PyObject *op, PyObject *const *args, Py_ssize_t count)
     Py_XDECREF(throw);
     Py_DECREF(inner);
     if (!result) {
-        if (sleeps(self)) give_up_sleep(self);
+        if (sleeps(self)) cancel_sleep(self);
         finish(self);
     }
     return result;
@@ -274,7 +274,7 @@ static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Coroutine *self = (Coroutine *)op;
     PyObject *done = self->inner ? PyObject_CallMethod(self->inner, "close", NULL) : Py_NewRef(Py_None);
     if (done) {
-        if (sleeps(self)) give_up_sleep(self);
+        if (sleeps(self)) cancel_sleep(self);
         finish(self);
     }
     return done;
@@ -284,7 +284,7 @@ static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
 static void coroutine_finalize(PyObject *op) {
     Coroutine *self = (Coroutine *)op;
     if (sleeps(self)) {
-        give_up_sleep(self);
+        cancel_sleep(self);
         finish(self);
     }
     if (self->state != NEW) return;
@@ -334,9 +334,9 @@ static PyObject *get_name(PyObject *op, void *qualified) {
 }
 
 static PyMethodDef coroutine_methods[] = {
-    {"send", py_send, METH_O, "send($self, value, /)\n--\n\nGo on; StopIteration carries the result."},
+    {"send", py_send, METH_O, "send($self, value, /)\n--\n\nResume; StopIteration carries the result."},
     {"throw", FAST(py_throw), METH_FASTCALL, "Raise an exception where the coroutine waits."},
-    {"close", py_close, METH_NOARGS, "close($self, /)\n--\n\nGive up."},
+    {"close", py_close, METH_NOARGS, "close($self, /)\n--\n\nClose the coroutine."},
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef coroutine_getset[] = {

@@ -95,19 +95,19 @@ static PyObject *py_send_here(PyObject *op, PyObject *const *args, Py_ssize_t co
 /* Sleep once for a message and take it; NULL without an exception: take the slow path, with the rest of the timeout. */
 static PyObject *sleep_and_receive(PyObject *op, PyObject *target, PyObject **timeout) {
     double seconds = LONGEST_SLEEP;
-    uint64_t began = 0;
+    uint64_t start = 0;
     if (*timeout != Py_None) {
         if (!PyFloat_CheckExact(*timeout) && !PyLong_CheckExact(*timeout)) return NULL;
         seconds = PyFloat_AsDouble(*timeout);
         if (seconds == -1.0 && PyErr_Occurred()) PyErr_Clear();
         if (!(seconds > 0)) return NULL; /* nothing to sleep for, or an invalid value, which the slow path reports */
-        began = monotonic_ns();
+        start = monotonic_ns();
     }
     int waited = reader_wait(target, seconds < LONGEST_SLEEP ? seconds : LONGEST_SLEEP);
     if (waited <= 0) return NULL;
     PyObject *item = ((Core *)op)->target == target ? reader_now(target) : NULL;
-    if (item || PyErr_Occurred() || !began) return item;
-    double left = seconds - (double)(monotonic_ns() - began) / 1e9;
+    if (item || PyErr_Occurred() || !start) return item;
+    double left = seconds - (double)(monotonic_ns() - start) / 1e9;
     Py_SETREF(*timeout, PyFloat_FromDouble(left > 0 ? left : 0));
     return NULL;
 }

@@ -68,7 +68,7 @@
 #define ENTRY_OUT 1u
 #define ENTRY_READY 2u
 #define ENTRY_DELAYED 3u
-#define ENTRY_PASSED 4u
+#define ENTRY_SKIPPED 4u
 #define ENTRY_ATTEMPT_SHIFT 3
 #define ENTRY_ATTEMPTS 1023u
 #define ENTRY_TOKEN_SHIFT 13

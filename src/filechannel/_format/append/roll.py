@@ -7,7 +7,7 @@ There is one roll, `Writer._roll`, with the writer lock held:
 Each step has to be visible before the next one:
 
 - The end comes before anything that is published beyond it: a reader that sees later records must see where the old
-  segment ends, because it moves on only there.
+  segment ends, because only there does it continue in the next segment.
 - The header comes before the rename: a process that finds the name finds a segment.
 - The rename comes before the epoch: a process that sees the new epoch lists the directory, and must find the name.
 - The epoch comes before publishing: a reader that sees records beyond its list of segments must list them again.
@@ -57,7 +57,7 @@ from ..layout import (
 from ..memory.atomics import load_u64, store_u64
 
 Watch: TypeAlias = Callable[[str], object] | None
-"""Called with the name of each step before it: look, end, header, replace, publish. An exception ends the roll."""
+"""Called with the name of each step before it: check, end, header, replace, publish. An exception ends the roll."""
 Names: TypeAlias = tuple[bytes, bytes, int]
 """The name of a file; the name it gets, in which the digits of the offset are still wrong; and their position."""
 

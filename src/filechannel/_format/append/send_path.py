@@ -53,7 +53,7 @@ class SendPath:
         return self._writer.append(self._encoded(item, None))
 
     def put_or_yield(self, item: object, /) -> int | None:
-        """The same for a coroutine: None, with nothing done, if it has to yield or to wait for another process."""
+        """Like `put`, for a coroutine: None, with nothing done, if it has to yield or to wait for another process."""
         try:
             return None if self._writer.deferred or slice_is_over() else self.put(item)
         except Busy:

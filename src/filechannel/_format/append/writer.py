@@ -57,7 +57,7 @@ from ..memory.arguments import U32, readable, unsigned, writable
 from ..memory.atomics import load_u32, load_u64, store_u32, store_u64, swap_if_u32
 from ..memory.closable_map import close_pending
 from ..memory.futex import release_word, wake_waiters
-from ..memory.prefault import Look, can_store, can_store_word, populate_soon
+from ..memory.prefault import StoreCheck, can_store, can_store_word, populate_soon
 from ..records import check_payloads, read_record, write_record
 from .roll import PreparedSegment, Watch, created
 
@@ -116,7 +116,7 @@ class Writer:
         """Where the next pages to populate begin, and at which tail they are due."""
         self._alone = False
         self._deferred = False
-        self._words_look, self._segment_look = Look(), Look()
+        self._words_check, self._segment_check = StoreCheck(), StoreCheck()
         self._storable_end = 0
         """Up to which offset the segment was storable at that check."""
         self._epoch = 0
@@ -177,7 +177,7 @@ class Writer:
             return self._overflow(payloads)
         charge_slice(size)
         if start + size >= self._ahead_at:
-            self._go_ahead(start + size)
+            self._populate_next(start + size)
         if not self._deferred:
             self.wake_receivers()
         after_roll, self._after_roll = self._after_roll, None
@@ -203,15 +203,15 @@ class Writer:
 
     def _words_storable(self) -> bool:
         """Return whether the control page may be stored to. Checked first, as taking the writer lock is a store."""
-        return not self._deferred or can_store_word(self._control.obj, WRITER_LOCK, FLUSHES, self._words_look)
+        return not self._deferred or can_store_word(self._control.obj, WRITER_LOCK, FLUSHES, self._words_check)
 
     def _segment_storable(self, offset: int, size: int) -> bool:
         """Return whether *size* bytes of the segment may be stored to. The caller has the writer lock."""
         if not self._deferred or not size or self._segment is None:
             return True
         flushes, now = load_u32(self._control, FLUSHES), wall_clock_ns()
-        last, is_beyond = self._segment_look, offset + size > self._storable_end
-        if not (is_beyond or flushes != last.flushes or flushes & FLUSHING_SEGMENTS) and last.counts(now):
+        last, is_beyond = self._segment_check, offset + size > self._storable_end
+        if not (is_beyond or flushes != last.flushes or flushes & FLUSHING_SEGMENTS) and last.is_valid(now):
             return True
         position = SEGMENT_HEADER_SIZE + offset - self._begin
         if not can_store(self._segment.obj, position, size):
@@ -283,7 +283,7 @@ class Writer:
         if flags & ~(BATCH_CONTINUES | CONTROL_RECORD) or max(map(len, payloads), default=0) > MAX_PAYLOAD:
             raise ValueError("payload or flags do not fit the word")
         if self._segment is not None and self._fits_window(self._pending, 0):
-            # Stored before the first byte is written: the next lock holder wipes up to here if this process dies.
+            # Stored before the first byte is written: the next lock holder clears up to here if this process dies.
             need = sum(map(len, payloads[index:])) + RECORD_HEADER_SIZE * len(payloads[index:])
             end = min(self._pending + need, self._window_end)
             if not self._words_storable() or not self._segment_storable(self._pending, end - self._pending):
@@ -389,8 +389,8 @@ class Writer:
         """Let the open window take only messages below a sequence, and none once `REGISTRATIONS` has changed."""
         self._limit = unsigned(sequence_end), unsigned(registrations, U32)
 
-    def stay_ahead(self, end: int, distance: int, /) -> None:
-        """Have so many bytes (*distance*) ahead of the tail populated by another thread.
+    def populate_ahead(self, end: int, distance: int, /) -> None:
+        """Have *distance* bytes ahead of the tail populated by another thread.
 
         Up to the offset *end*, until another segment is bound.
         """
@@ -402,9 +402,9 @@ class Writer:
         if self._ahead_from - self._pending > distance // 2:
             self._ahead_at = self._ahead_from - distance // 2  # enough pages are present for now
         else:
-            self._go_ahead(self._pending)
+            self._populate_next(self._pending)
 
-    def _go_ahead(self, offset: int) -> None:
+    def _populate_next(self, offset: int) -> None:
         """Let another thread populate the next pages, long before the tail reaches them."""
         start, stop = max(self._ahead_from, offset), min(offset + self._ahead, self._ahead_end)
         self._ahead_at = stop - self._ahead // 2 if stop < self._ahead_end else _NEVER
@@ -533,7 +533,7 @@ class Writer:
                 return None
             self._next, start = None, self._tail_end
             was_ahead = self._ahead_end > self._begin
-            prepared.before("look")
+            prepared.before("check")
             if not prepared.is_there():
                 return None
             prepared.fill_header(start, self._tail_sequence, now)

@@ -192,7 +192,7 @@ def _struct(column: _Column, wire: Wire, count: int, given: Input) -> list[objec
         key = position if by_position else _name(given)
         each = wanted.get(key)
         if each is None:
-            given.pass_value()
+            given.skip_value()
         elif key in found:
             raise _Refused("it occurs twice", each.label)
         else:
@@ -254,7 +254,7 @@ def _binary(wire: Wire, content: bytes) -> bytes:
 def _timestamp(wire: Wire, content: Any) -> int:
     """Return microseconds since the epoch; a value without a time zone is not converted."""
     if wire is Wire.EXT and content[0] == -1:
-        found = _own_timestamp(content[1])
+        found = _timestamp_extension(content[1])
     elif wire is Wire.STR:
         found = _moment(content)
     elif wire is Wire.EXT:
@@ -266,7 +266,7 @@ def _timestamp(wire: Wire, content: Any) -> int:
     return found
 
 
-def _own_timestamp(body: bytes) -> int | None:
+def _timestamp_extension(body: bytes) -> int | None:
     """Read MessagePack's timestamp extension: seconds in the low bits, nanoseconds above them."""
     if len(body) == 4:
         nanoseconds, seconds = 0, int.from_bytes(body, "big")

@@ -1,4 +1,4 @@
-"""Reading MessagePack one token at a time, never beyond the end, and writing it: the implementation of msgpack*.h."""
+"""Reading MessagePack one token at a time, never beyond the end, and writing it, in pure Python: see msgpack*.h."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Input:
             return Wire.EXT, (self._number(1, signed=True), self._bytes(size))
         raise ValueError(BROKEN)
 
-    def pass_value(self) -> None:
+    def skip_value(self) -> None:
         """Skip one value of any type. Not recursive: the sender controls how deeply values are nested."""
         values = 1
         while values:

@@ -57,7 +57,7 @@ def wait_word(buffer: Buffer, position: int, expected: int, seconds: float, /) -
 
 
 def wake_word(buffer: Buffer, position: int, count: int, /) -> int:
-    """Wake so many threads (*count*) that sleep on a word; return how many there were."""
+    """Wake at most *count* threads that sleep on a word; return how many were woken."""
     count = unsigned(count, _INT_MAX)
     word = _address(buffer, position)
     with _changed:
@@ -98,7 +98,7 @@ def set_bit(buffer: Buffer, position: int, bit: int, /) -> None:
 
 
 def take_bits(buffer: Buffer, position: int, words: int, /) -> list[int]:
-    """Clear so many shared double words (*words*); return which bits were set."""
+    """Clear *words* shared double words; return which bits were set."""
     words, view = unsigned(words), writable(buffer)
     load_u64(view, position)
     if words > (view.nbytes - position) // 8:

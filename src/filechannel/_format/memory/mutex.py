@@ -20,7 +20,7 @@ from ..._errors import Busy, FileChannelError
 from ..layout import CONTENDED, LOCK_GENERATION_SHIFT
 from .atomics import load_u32, swap_if_u32
 from .futex import release_word, wake_word
-from .prefault import Look, can_store, can_store_word
+from .prefault import StoreCheck, can_store, can_store_word
 
 _NO_PROCESS = 1 << LOCK_GENERATION_SHIFT  # slot 0 is never used
 _LONGEST = 1e6
@@ -63,7 +63,10 @@ class Guard:
 
 
 class Mutex:
-    """A re-entrant lock, which processes share if it has a lock word in a map."""
+    """A re-entrant lock, which processes share if it has a lock word in a map.
+
+    With the C core, an exception raised by a signal handler cannot leave it locked.
+    """
 
     def __init__(self) -> None:
         self._lock = RLock()
@@ -72,7 +75,7 @@ class Mutex:
         self._words: Buffer | None = None
         self._position = self._process = 0
         self._flushes: int | None = None
-        self._look = Look()
+        self._check = StoreCheck()
         self.owner: int = 0
         """The thread that has locked it; 0 if none has."""
 
@@ -121,21 +124,21 @@ class Mutex:
         if flushes is not None:
             load_u32(words, flushes)
         self._words, self._position, self._process = words, position, process
-        self._flushes, self._look = flushes, Look()
+        self._flushes, self._check = flushes, StoreCheck()
 
     def can_store(self) -> bool:
-        """Make the page of the lock word writable, unless it is known to be; False if a store would kill us."""
+        """Make the page of the lock word writable, unless it is known to be; False if a store would be fatal."""
         if self._words is None:
             return True
         if self._flushes is None:
             return can_store(self._words, self._position, 4)
-        return can_store_word(self._words, self._position, self._flushes, self._look)
+        return can_store_word(self._words, self._position, self._flushes, self._check)
 
     def held_shared(
         self,
         take: Callable[[bool], int],
         may_sleep: Callable[[], bool],
-        look: Callable[[], object],
+        check_owner: Callable[[], object],
         sleep: Callable[[int], object],
         /,
     ) -> Guard:
@@ -143,7 +146,7 @@ class Mutex:
         slept = False
         while True:
             if not may_sleep():
-                look()
+                check_owner()
             self._acquire(-1)
             seen = self._take(take, slept)
             if not seen:
@@ -215,12 +218,18 @@ def count_locked(change: int) -> None:
 
 
 def ensured(call: Callable[..., object], /, *arguments: object) -> Guard:
-    """Return a guard that makes a call at the end of a `with` statement, however that is left."""
+    """Return a guard that makes a call at the end of a `with` statement, however that is left.
+
+    With the C core, and if the call is of a C function, no signal handler can prevent it.
+    """
     return Guard(lambda _: call(*arguments))
 
 
 def resolve(*futures: Future[None]) -> None:
-    """Set the result of every asyncio future that is not done to None."""
+    """Set the result of every asyncio future that is not done to None.
+
+    With the C core, no signal handler can prevent it.
+    """
     for future in futures:
         if not future.done():
             future.set_result(None)

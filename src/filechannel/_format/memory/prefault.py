@@ -18,7 +18,7 @@ from .atomics import load_u32
 _MADV_POPULATE_WRITE = 23
 _EHWPOISON = 133
 _PAGE = 4096
-_BELIEVED = 10**9  # nanoseconds; the kernel may write pages back by itself, which makes them read-only
+_CHECK_VALID_NS = 10**9  # nanoseconds; the kernel may write pages back by itself, which makes them read-only
 
 
 def populate(buffer: Buffer, position: int, size: int, /) -> bool:
@@ -51,23 +51,23 @@ def can_store(buffer: Buffer, position: int, size: int, /) -> bool:
     return True
 
 
-class Look:
-    """The last time that pages were made writable."""
+class StoreCheck:
+    """The last check that pages can be stored to."""
 
     def __init__(self) -> None:
         self.flushes = self._until = 0
         """The value of `FLUSHES` then."""
 
-    def counts(self, now: int) -> bool:
-        """Return whether they are still believed to be writable, if no flush came in between. The clock may go back."""
-        return self._until - _BELIEVED <= now < self._until
+    def is_valid(self, now: int) -> bool:
+        """Return whether the check is recent enough, if no flush came in between. The clock may go back."""
+        return self._until - _CHECK_VALID_NS <= now < self._until
 
     def note(self, flushes: int, now: int) -> None:
-        """Note that they were made writable."""
-        self.flushes, self._until = flushes, now + _BELIEVED
+        """Note that the pages were made writable."""
+        self.flushes, self._until = flushes, now + _CHECK_VALID_NS
 
 
-def can_store_word(words: Buffer, position: int, flushes: int, last: Look) -> bool:
+def can_store_word(words: Buffer, position: int, flushes: int, last: StoreCheck) -> bool:
     """Return whether a store to a word of the control page is safe, and would not kill the process.
 
     The page becomes read-only when any process flushes the control file, or when the kernel writes it back by itself.
@@ -75,7 +75,7 @@ def can_store_word(words: Buffer, position: int, flushes: int, last: Look) -> bo
     """
     seen, now = load_u32(words, flushes), wall_clock_ns()
     is_new = seen ^ last.flushes >= CONTROL_FLUSHES_STEP or bool(seen & FLUSHING_CONTROL)
-    if not is_new and last.counts(now):
+    if not is_new and last.is_valid(now):
         return True
     if not can_store(words, position, 4):
         return False
@@ -84,7 +84,7 @@ def can_store_word(words: Buffer, position: int, flushes: int, last: Look) -> bo
 
 
 def populate_soon(buffer: Buffer, position: int, size: int, /) -> None:
-    """The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."""
+    """Populate pages in the background, if possible; the buffer is kept until `populate_wait` or the next call."""
     populate(buffer, position, size)
 
 

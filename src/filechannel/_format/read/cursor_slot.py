@@ -1,4 +1,10 @@
-"""Storing a log position in a cursor file: the pure-Python implementation of cursor_slot.c."""
+"""Storing a log position in a cursor file: the pure-Python implementation of cursor_slot.c.
+
+The generation to store is one more than that of the newest complete slot. Generations alternate between the two slots,
+so that slot is not touched: wherever the process is killed, and whatever a power cut loses, it stays complete until the
+new one is. The checksum comes last and covers all fields, so a slot that is partly written is not complete. A process
+that reads meanwhile finds the older position.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +16,7 @@ from ..memory.arguments import unsigned, writable
 
 
 def write_cursor_slot(cursor: Buffer, generation: int, offset: int, sequence: int, time: int, /) -> None:
-    """Write a log position, and when it was stored, into a slot of a cursor file.
-
-    *generation* is one more than that of the newest complete slot. Generations alternate between the two slots, so that
-    slot is not touched: wherever the process is killed, and whatever a power cut loses, it stays complete until this
-    one is. The checksum comes last and covers all fields, so a slot that is partly written is not complete. A process
-    that reads meanwhile finds the older position.
-    """
+    """Write a log position, and when it was stored, into a slot of a cursor file."""
     fields = unsigned(generation), unsigned(offset), unsigned(sequence), unsigned(time)
     content = writable(cursor)
     if content.nbytes < CURSOR_SLOTS[-1] + CACHE_LINE:

@@ -17,8 +17,8 @@ _MOST_RACES = 1000
 class GroupClaims:
     """The deliveries of a reader that is a member of a group."""
 
-    def __init__(self, reading: LogCursor, ring: Ring, tend: Callable[[], object]) -> None:
-        self._reading = reading
+    def __init__(self, log_cursor: LogCursor, ring: Ring, tend: Callable[[], object]) -> None:
+        self._log_cursor = log_cursor
         self._ring = ring
         self._tend = tend
         self._seen: tuple[int, int] | None = None
@@ -26,7 +26,7 @@ class GroupClaims:
 
     def close(self) -> None:
         """Release the shared memory. The reader was released, and no thread is in a call."""
-        self._reading.offset, self._reading.sequence = self.log_position
+        self._log_cursor.offset, self._log_cursor.sequence = self.log_position
         self._ring.close()
         self._seen = self._ring.next
 
@@ -34,7 +34,7 @@ class GroupClaims:
     def log_position(self) -> tuple[int, int]:
         """The log position of the group, and so of this member."""
         log_position = self._ring.next
-        return self._reading.log_position if log_position == self._seen else log_position
+        return self._log_cursor.log_position if log_position == self._seen else log_position
 
     @property
     def outstanding(self) -> int:
@@ -54,15 +54,15 @@ class GroupClaims:
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged, unless the ring looks damaged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged, unless the ring looks damaged."""
         return self._ring.is_full and not self._ring.is_suspect
 
     @property
     def is_drained(self) -> bool:
         """Whether no member has a delivery, and a sealed channel has no more messages."""
-        return self._ring.is_empty and not self._reading.has_message_from(self._ring.next[1])
+        return self._ring.is_empty and not self._log_cursor.has_message_from(self._ring.next[1])
 
-    # Handing out
+    # Delivering
 
     @property
     def claims(self) -> list[Claim]:
@@ -78,18 +78,18 @@ class GroupClaims:
         ring, found = self._ring, self._claim_next()
         if isinstance(found, Nothing):
             # The member that acknowledged the last entry found the lock held by this one, which has to notify now.
-            if not self._is_released() and (ring.made_space or (ring.emptied and self._reading.is_sealed)):
+            if not self._is_released() and (ring.made_space or (ring.emptied and self._log_cursor.is_sealed)):
                 self._ask_to_tend()
             return NOTHING
         claim, payload = found
         try:
-            item = self._reading.decode(payload)
+            item = self._log_cursor.decode(payload)
         except Exception as error:
             if first:
                 ring.refuse(claim)
             else:
                 self._return(claim)
-            self._reading.refuse(claim.offset, payload, error)
+            self._log_cursor.refuse(claim.offset, payload, error)
         except BaseException:
             self._return(claim)
             raise
@@ -98,11 +98,11 @@ class GroupClaims:
 
     def _claim_next(self) -> tuple[Claim, bytes] | Nothing:
         """Claim the next message: one to be redelivered, or a new one that no other member claimed meanwhile."""
-        ring, reading, races = self._ring, self._reading, 0
+        ring, log_cursor, races = self._ring, self._log_cursor, 0
         found: tuple[Claim, bytes] | Nothing | bool
         if self._is_released() or (ring.is_due and not self._ask_to_tend()):
             return NOTHING
-        while not reading.released:
+        while not log_cursor.released:
             try:
                 found = self._try_to_claim()
             except DamagedWordsError:
@@ -120,79 +120,79 @@ class GroupClaims:
         return NOTHING
 
     def _is_released(self) -> bool:
-        return self._reading.released
+        return self._log_cursor.released
 
     def _try_to_claim(self) -> tuple[Claim, bytes] | Nothing | bool:
         """Try once; False if another member claimed it first, True if another member has the lock for too long.
 
         `DamagedWordsError` if the shared words contradict each other.
         """
-        ring, reading = self._ring, self._reading
+        ring, log_cursor = self._ring, self._log_cursor
         if ring.ready:
-            claim = ring.claim_again()
+            claim = ring.claim_ready()
             if not isinstance(claim, Claim):
                 return claim
-            again = self._read_again(claim)
-            return False if again is None else (claim, again)
+            redelivered = self._read_redelivered(claim)
+            return False if redelivered is None else (claim, redelivered)
         if ring.is_full:
             if ring.is_suspect:
                 raise DamagedWordsError
             return NOTHING
-        seen = self._follow()
-        payload = reading.next_payload()
+        seen = self._update_position()
+        payload = log_cursor.next_payload()
         if isinstance(payload, Nothing):
             return NOTHING
-        end = reading.offset + RECORD_HEADER_SIZE + len(payload)
-        claim = ring.claim(seen, reading.offset, end, reading.sequence)
+        end = log_cursor.offset + RECORD_HEADER_SIZE + len(payload)
+        claim = ring.claim(seen, log_cursor.offset, end, log_cursor.sequence)
         if not isinstance(claim, Claim):
             return claim
-        reading.offset, reading.sequence = self._seen = end, reading.sequence + 1
+        log_cursor.offset, log_cursor.sequence = self._seen = end, log_cursor.sequence + 1
         return claim, payload
 
     def _ask_to_tend(self) -> bool:
         return self._tend() is not False
 
-    def _follow(self) -> tuple[int, int]:
+    def _update_position(self) -> tuple[int, int]:
         """Move to the position of the group, if that changed; control records skipped behind it stay skipped."""
         if (log_position := self._ring.next) != self._seen:
             if self._ring.is_suspect:
                 raise DamagedWordsError
             self._seen = log_position
-            self._reading.resume_at(*log_position)
+            self._log_cursor.resume_at(*log_position)
         return log_position
 
-    def _read_again(self, claim: Claim) -> bytes | None:
+    def _read_redelivered(self, claim: Claim) -> bytes | None:
         """Return the payload of a redelivered message; None if it no longer exists.
 
         If reading raises, the claim is returned to the ring.
         """
-        reading, self._seen = self._reading, None
-        reading.stand_at(claim.offset, claim.sequence)
-        reading.wanted = claim.offset
+        log_cursor, self._seen = self._log_cursor, None
+        log_cursor.move_to(claim.offset, claim.sequence)
+        log_cursor.wanted = claim.offset
         try:
-            payload = reading.next_payload()
+            payload = log_cursor.next_payload()
         except BaseException:
             self._return(claim)
             raise
         finally:
-            reading.wanted = None
+            log_cursor.wanted = None
         if not isinstance(payload, Nothing):
             return payload
-        if reading.released:
+        if log_cursor.released:
             self._return(claim)
         else:
             self._ring.acknowledge(claim.offset, claim.word, report_lost=False)
         return None
 
     def _return(self, claim: Claim) -> None:
-        """Give back a message that was not delivered."""
+        """Return a message that was not delivered to the ring."""
         self._ring.redeliver(claim.offset, claim.word, 0, counted=False, report_lost=False)
 
     def redeliver_all(self, but: list[Claim] | None = None) -> bool:
         """Redeliver everything without counting the attempt, except *but*; return whether there was any."""
         return self._ring.redeliver_all(but)
 
-    # Settling
+    # Acknowledging
 
     def ack(self, count: int) -> bool:
         """Acknowledge the oldest claims; False, with nothing changed, if there are fewer."""
@@ -227,11 +227,11 @@ class GroupClaims:
         ring = self._ring
         made_space, emptied = ring.made_space, ring.emptied
         damaged, ring.made_space, ring.emptied, ring.damaged = ring.damaged, False, False, False
-        return made_space or damaged or ring.has_lost or (emptied and self._reading.is_sealed and self.is_drained)
+        return made_space or damaged or ring.has_lost or (emptied and self._log_cursor.is_sealed and self.is_drained)
 
-    def coming(self, most: int) -> list[tuple[int, int]]:
+    def ready_positions(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
-        return self._ring.coming(most)
+        return self._ring.ready_positions(most)
 
     def forget(self) -> None:
         """Forget all claims, because the ring was emptied."""

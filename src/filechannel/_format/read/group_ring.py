@@ -1,8 +1,8 @@
 """The ring that the members of a group share, as one member sees it: the pure-Python implementation of group_ring.c.
 
-It is a ring of entries in shared memory. There is an entry for each message that was handed out and is not yet
-acknowledged, or that lies behind one that is not. A member creates an entry, or hands it out again, under the lock
-word. The member that has a message acknowledges it or gives it back with one compare-and-swap of the entry's word,
+It is a ring of entries in shared memory. There is an entry for each message that was delivered and is not yet
+acknowledged, or that lies behind one that is not. A member creates an entry, or claims it again, under the lock word.
+The member that has a message acknowledges it or returns it to the ring with one compare-and-swap of the entry's word,
 which fails if the message is no longer its own. So a change has either happened or not, wherever the process is killed,
 and everything else in the file can be derived from the entries (see `_storage/consumers/group_file.py`).
 
@@ -31,8 +31,8 @@ from ..layout import (
     ENTRY_DELAYED,
     ENTRY_OUT,
     ENTRY_OWNER_SHIFT,
-    ENTRY_PASSED,
     ENTRY_READY,
+    ENTRY_SKIPPED,
     ENTRY_STATE,
     ENTRY_TOKEN_SHIFT,
     ENTRY_TOKENS,
@@ -54,8 +54,8 @@ from ..memory.atomics import add_u64, load_u64, store_u64, swap_if_u32, swap_if_
 from ..memory.futex import release_word, take_word
 from .cursor_slot import write_cursor_slot
 
-LOOK_AFTER = 1_000_000_000
-"""How many ns after a message was handed out a member checks whether its owner is alive."""
+LIVENESS_CHECK_NS = 1_000_000_000
+"""How many ns after a message was delivered a member checks whether its owner is alive."""
 _SPIN = 50e-6
 
 
@@ -77,7 +77,7 @@ class Claim:
 
     @property
     def attempt(self) -> int:
-        """How often it was handed out."""
+        """How often it was delivered."""
         return self.word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS
 
 
@@ -124,10 +124,10 @@ class Ring:
     def due(self) -> int:
         """When a member must check the entries; all bits set: never.
 
-        While there are entries, that is never further away than LOOK_AFTER: a word that says otherwise is damaged.
+        While there are entries, that is at most LIVENESS_CHECK_NS away: a later time means that the word is damaged.
         """
         due, now = load_u64(self._shared, GROUP_DUE), time.monotonic_ns()
-        return now if due > now + LOOK_AFTER and not self.is_empty else due
+        return now if due > now + LIVENESS_CHECK_NS and not self.is_empty else due
 
     @property
     def is_due(self) -> bool:
@@ -136,12 +136,12 @@ class Ring:
 
     @property
     def is_empty(self) -> bool:
-        """Whether everything that was handed out is acknowledged."""
+        """Whether everything that was delivered is acknowledged."""
         return load_u64(self._shared, GROUP_HEAD) == load_u64(self._shared, GROUP_TAIL)
 
     @property
     def is_full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged."""
         return load_u64(self._shared, GROUP_TAIL) - load_u64(self._shared, GROUP_HEAD) >= GROUP_ENTRIES
 
     @property
@@ -156,7 +156,7 @@ class Ring:
     def _ends(self) -> tuple[int, int]:
         return load_u64(self._shared, GROUP_HEAD), load_u64(self._shared, GROUP_TAIL)
 
-    def coming(self, most: int) -> list[tuple[int, int]]:
+    def ready_positions(self, most: int) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         found = islice(self._numbers(ENTRY_READY), most if self.ready else 0)
         return [(offset, sequence) for _, offset, _, sequence, _ in map(self._read, found)]
@@ -185,12 +185,12 @@ class Ring:
             store_u64(self._shared, GROUP_NEXT, end)
             store_u64(self._shared, GROUP_NEXT_SEQUENCE, sequence + 1 & U64)
             store_u64(self._shared, GROUP_TAIL, number + 1)
-            self._be_due(now + min(self._lease, LOOK_AFTER))
+            self._lower_due(now + min(self._lease, LIVENESS_CHECK_NS))
             return self._keep(Claim(offset, sequence, number, word))
         finally:
             self._leave()
 
-    def claim_again(self) -> Claim | bool:
+    def claim_ready(self) -> Claim | bool:
         """Claim the oldest message to be redelivered; False if there is none, True if the lock is held for too long."""
         if not take_word(self._shared, GROUP_LOCK, self._owner, _SPIN):
             return True
@@ -208,7 +208,7 @@ class Ring:
             store_u64(self._shared, entry_start(number) + ENTRY_DEADLINE, now + self._lease)
             store_u64(self._shared, entry_start(number), word)
             add_u64(self._shared, GROUP_READY, U64)
-            self._be_due(now + min(self._lease, LOOK_AFTER))
+            self._lower_due(now + min(self._lease, LIVENESS_CHECK_NS))
             return self._keep(Claim(offset, sequence, number, word))
         finally:
             self._leave()
@@ -224,9 +224,9 @@ class Ring:
 
     def _leave(self) -> None:
         release_word(self._shared, GROUP_LOCK)
-        self._move_on()
+        self._advance_position()
 
-    def _be_due(self, when: int) -> None:
+    def _lower_due(self, when: int) -> None:
         while when < (due := load_u64(self._shared, GROUP_DUE)) and not swap_if_u64(self._shared, GROUP_DUE, due, when):
             pass
 
@@ -283,7 +283,7 @@ class Ring:
         if claim is None or not self._swap_word(claim, claim.word & ~ENTRY_STATE, report_lost=report_lost):
             return False
         if load_u64(self._shared, GROUP_HEAD) == claim.number:
-            self._move_on()
+            self._advance_position()
         return True
 
     def nack(self, count: int | None) -> bool:
@@ -311,7 +311,7 @@ class Ring:
         return True
 
     def _delay(self, claim: Claim, word: int, due: int, *, report_lost: bool) -> bool:
-        """Give a claim back with another deadline.
+        """Return a claim to the ring with another deadline.
 
         While the message is out, an earlier deadline would end its lease, so an earlier one is stored after the state.
         """
@@ -324,7 +324,7 @@ class Ring:
         done = self._swap_word(claim, word, report_lost=report_lost)
         if done and due < deadline:
             swap_if_u64(self._shared, at, deadline, due)  # fails if another member has claimed the message meanwhile
-        self._be_due(due)
+        self._lower_due(due)
         return done
 
     def redeliver_all(self, but: list[Claim] | None = None) -> bool:
@@ -355,13 +355,13 @@ class Ring:
         return ENTRY.unpack_from(self._shared, entry_start(number))
 
     def _numbers(self, state: int) -> Iterator[int]:
-        believed, head, tail = _bounds(self._shared)
-        numbers = range(head, tail) if believed else range(0)
+        plausible, head, tail = _bounds(self._shared)
+        numbers = range(head, tail) if plausible else range(0)
         return (n for n in numbers if load_u64(self._shared, entry_start(n)) & ENTRY_STATE == state)
 
-    def _move_on(self) -> None:
+    def _advance_position(self) -> None:
         try:
-            moved, made_space, emptied = _move_on(self._shared, self._owner)
+            moved, made_space, emptied = _advance_position(self._shared, self._owner)
         except DamagedWordsError:
             self.damaged = True  # the delivery itself is acknowledged; the next check of the group raises
             return
@@ -382,13 +382,13 @@ def _bounds(shared: Buffer) -> tuple[bool, int, int]:
 
 
 def is_sound(shared: Buffer) -> bool:
-    """Return whether the words that say what is handed out agree with each other. The caller has the lock.
+    """Return whether the words that say what was delivered agree with each other. The caller has the lock.
 
     The newest entry says where the group resumes, and it is not overwritten before the next one is created. Before the
     first entry, the position says so.
     """
-    believed, _, tail = _bounds(shared)
-    if not believed:
+    plausible, _, tail = _bounds(shared)
+    if not plausible:
         return False
     following = load_u64(shared, GROUP_NEXT), load_u64(shared, GROUP_NEXT_SEQUENCE)
     if not tail:
@@ -402,7 +402,7 @@ def entry_start(number: int) -> int:
     return GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE
 
 
-def move_on(group: Buffer, owner: int, /) -> bool:
+def advance_position(group: Buffer, owner: int, /) -> bool:
     """Advance the position behind the acknowledged messages, unless another member has the lock, which then does so.
 
     Returns whether other processes may wait for that, because the ring was full before.
@@ -411,12 +411,12 @@ def move_on(group: Buffer, owner: int, /) -> bool:
     if shared.nbytes < GROUP_SIZE:
         raise ValueError("group is too short")
     try:
-        return _move_on(shared, owner)[1]
+        return _advance_position(shared, owner)[1]
     except DamagedWordsError:
         return False
 
 
-def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
+def _advance_position(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
     """Return whether the position moved, whether the ring was full before, and whether it was empty afterwards."""
     moved = was_full = is_empty = False
     while _is_acknowledged(shared) and swap_if_u32(shared, GROUP_LOCK, 0, owner):
@@ -425,7 +425,7 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
                 raise DamagedWordsError
             head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
             was_full |= tail - head >= GROUP_ENTRIES
-            is_empty |= _follow(shared, head, tail)
+            is_empty |= _move_position(shared, head, tail)
             moved = True
         finally:
             release_word(shared, GROUP_LOCK)
@@ -435,16 +435,16 @@ def _move_on(shared: memoryview, owner: int) -> tuple[bool, bool, bool]:
 def _is_acknowledged(shared: memoryview) -> bool:
     """Return whether there is an oldest entry, and it is acknowledged."""
     head, tail = load_u64(shared, GROUP_HEAD), load_u64(shared, GROUP_TAIL)
-    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_PASSED)
+    return head != tail and load_u64(shared, entry_start(head)) & ENTRY_STATE in (ENTRY_ACKED, ENTRY_SKIPPED)
 
 
-def _follow(shared: memoryview, head: int, tail: int) -> bool:
+def _move_position(shared: memoryview, head: int, tail: int) -> bool:
     """Move the position to the oldest entry that is not acknowledged; return whether there is none."""
     while head != tail and (word := load_u64(shared, entry_start(head))) & ENTRY_STATE in (
         ENTRY_ACKED,
-        ENTRY_PASSED,
+        ENTRY_SKIPPED,
     ):
-        if word & ENTRY_STATE == ENTRY_PASSED:
+        if word & ENTRY_STATE == ENTRY_SKIPPED:
             store_u64(
                 shared, entry_start(head), word & ~ENTRY_STATE
             )  # the member that reuses the entry must find it acknowledged

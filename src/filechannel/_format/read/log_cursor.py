@@ -1,6 +1,6 @@
 """The position of a reader in the log: where the next record begins, how far may be read, and the stored cursor.
 
-The reader may read up to `limit` without looking at the shared words again. At `limit` it loads them; at the end of a
+The reader may read up to `limit` without loading the shared words again. At `limit` it loads them; at the end of a
 segment it calls `advance` for the next one.
 """
 
@@ -111,7 +111,7 @@ class LogCursor:
 
     # Moving
 
-    def stand_at(self, offset: int, sequence: int) -> None:
+    def move_to(self, offset: int, sequence: int) -> None:
         """Move to a record boundary."""
         self.offset, self.sequence, self._limit = offset, sequence, 0
 
@@ -171,7 +171,7 @@ class LogCursor:
 
     def next_payload(self) -> bytes | Nothing:
         """Return the payload of the next message and stay in front of it; NOTHING if there is none."""
-        while self.wanted in (None, self.offset) and self._look():
+        while self.wanted in (None, self.offset) and self._check_limit():
             # Load each once: another thread may release the segment, and reset the limit after it.
             segment, begin, limit = self._segment, self._begin, self._limit
             if segment is None or self.offset >= limit:
@@ -190,7 +190,7 @@ class LogCursor:
             self.store_cursor()
         return NOTHING
 
-    def _look(self) -> bool:
+    def _check_limit(self) -> bool:
         """Return whether there is anything beyond the current offset, and update the limit for this segment."""
         if self.offset < self._limit:
             return True
@@ -226,7 +226,7 @@ class LogCursor:
             try:
                 self.notify()
             except BaseException as error:  # the cursor has moved, whatever fails here
-                _report(error, self.notify)
+                _report_exception(error, self.notify)
 
 
 class _Unraisable(NamedTuple):
@@ -237,7 +237,7 @@ class _Unraisable(NamedTuple):
     object: object
 
 
-def _report(error: BaseException, where: object) -> None:
+def _report_exception(error: BaseException, where: object) -> None:
     """Report an exception that cannot be raised; Ctrl-C is raised a little later.
 
     The C core does the same for everything a signal handler raises, with a pending call, which Python code cannot make.

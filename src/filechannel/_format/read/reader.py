@@ -46,7 +46,7 @@ class Reader:
     ) -> None:
         """*most* is the largest payload size in bytes: a record that claims more is damaged."""
         most = unsigned(most, MAX_PAYLOAD)
-        self._reading = LogCursor(
+        self._log_cursor = LogCursor(
             control, cursor, decode, lambda: advance(self), lambda reason: damaged(self, reason), refuse, most
         )
         self._tracker: AckTracking | GroupClaims | None = None
@@ -59,7 +59,7 @@ class Reader:
     @property
     def _ack_tracking(self) -> AckTracking | None:
         """The ack tracking, until the reader is released."""
-        return self._tracker if isinstance(self._tracker, AckTracking) and not self._reading.released else None
+        return self._tracker if isinstance(self._tracker, AckTracking) and not self._log_cursor.released else None
 
     @property
     def _group_claims(self) -> GroupClaims | None:
@@ -80,16 +80,16 @@ class Reader:
     def _log_position(self) -> tuple[int, int]:
         """Return the current log position; a group member that is not reading has the position of the group."""
         claims = self._group_claims
-        return self._reading.log_position if claims is None or self._busy else claims.log_position
+        return self._log_cursor.log_position if claims is None or self._busy else claims.log_position
 
     @property
     def may_have_more(self) -> bool:
         """Whether the log does not end at the current offset, or the channel is sealed."""
         if self.ready:
             return True
-        if self._reading.released:
+        if self._log_cursor.released:
             return False
-        return self.offset != self._reading.write_offset or self._reading.is_sealed
+        return self.offset != self._log_cursor.write_offset or self._log_cursor.is_sealed
 
     @property
     def outstanding(self) -> int:
@@ -108,7 +108,7 @@ class Reader:
 
     @property
     def full(self) -> bool:
-        """Whether nothing new can be handed out before a delivery is acknowledged."""
+        """Whether nothing new can be delivered before a delivery is acknowledged."""
         return self._tracker is not None and self._tracker.is_full
 
     @property
@@ -127,7 +127,7 @@ class Reader:
     @property
     def drained(self) -> bool:
         """Whether the channel is sealed, and no delivery is unacknowledged."""
-        return self._reading.is_sealed and (self._tracker is None or self._tracker.is_drained)
+        return self._log_cursor.is_sealed and (self._tracker is None or self._tracker.is_drained)
 
     # Taking items
 
@@ -137,7 +137,7 @@ class Reader:
         return delivery if isinstance(delivery, Nothing) else delivery[0]
 
     def take_or_yield(self) -> object | Nothing:
-        """The same for a coroutine: NOTHING also if the task has to yield first."""
+        """Like `take`, for a coroutine: NOTHING also if the task has to yield first."""
         return NOTHING if slice_is_over() else self.take()
 
     def take_record(self) -> tuple[object, int, int] | Nothing:
@@ -155,10 +155,10 @@ class Reader:
                     tracker.begin_call()
                 if tracker is not None:
                     return tracker.next_delivery()
-                record = self._reading.next_item()
+                record = self._log_cursor.next_item()
                 if isinstance(record, Nothing):
                     return NOTHING
-                self._reading.store_cursor()
+                self._log_cursor.store_cursor()
                 return (*record, 1, 0)
             finally:
                 self._leave()
@@ -169,7 +169,7 @@ class Reader:
         items: list[object] = []
         with self._lock:
             self._enter()
-            before, tracker, reading = self._reading.log_position, self._tracker, self._reading
+            before, tracker, log_cursor = self._log_cursor.log_position, self._tracker, self._log_cursor
             had = tracker.claims if isinstance(tracker, GroupClaims) else []
             if isinstance(tracker, AckTracking):
                 tracker.begin_call()
@@ -187,21 +187,21 @@ class Reader:
                 if isinstance(tracker, GroupClaims):
                     tracker.redeliver_all(had)
                 elif items:
-                    reading.stand_at(*before)
+                    log_cursor.move_to(*before)
                     if tracker is not None:
                         tracker.roll_back(before[0])
-                    reading.store_cursor()
+                    log_cursor.store_cursor()
                 raise
             finally:
-                if reading.offset != before[0] and not isinstance(tracker, AckTracking):
-                    reading.store_cursor()
+                if log_cursor.offset != before[0] and not isinstance(tracker, AckTracking):
+                    log_cursor.store_cursor()
                 self._leave()
         return items
 
     def _next_of(self, tracker: AckTracking | GroupClaims | None, *, first: bool) -> tuple[object, ...] | Nothing:
         if isinstance(tracker, GroupClaims):
             return tracker.next_delivery(first=first)
-        return self._reading.next_item() if tracker is None else tracker.next_delivery()
+        return self._log_cursor.next_item() if tracker is None else tracker.next_delivery()
 
     def _enter(self) -> None:
         if self._busy:
@@ -216,11 +216,11 @@ class Reader:
 
     def _close_if_released(self) -> None:
         """Release every map once no thread is in a call. The caller has the lock."""
-        if self._reading.released and not self._busy and not self._closed:
+        if self._log_cursor.released and not self._busy and not self._closed:
             self._closed = True
             if (claims := self._group_claims) is not None:
                 claims.close()
-            self._reading.close()
+            self._log_cursor.close()
             close_pending()
 
     # Moving
@@ -229,7 +229,7 @@ class Reader:
         """Move to this record boundary and store it in the cursor."""
         offset, sequence = unsigned(offset), unsigned(sequence)
         with self._lock:
-            self._stand_at(offset, sequence)
+            self._move(offset, sequence)
 
     def move_from(self, expected: int, offset: int, sequence: int, /) -> bool:
         """Move only if still at the expected offset; return whether it moved."""
@@ -237,45 +237,45 @@ class Reader:
         with self._lock:
             self._enter()
             try:
-                there = self._reading.offset == expected and not self._reading.released
+                there = self._log_cursor.offset == expected and not self._log_cursor.released
                 if there:
-                    self._stand_at(offset, sequence)
+                    self._move(offset, sequence)
                 return there
             finally:
                 self._leave()
 
-    def _stand_at(self, offset: int, sequence: int) -> None:
+    def _move(self, offset: int, sequence: int) -> None:
         if isinstance(self._tracker, AckTracking):
-            self._tracker.leave(offset)
-        self._reading.stand_at(offset, sequence)
-        self._reading.store_cursor()
+            self._tracker.drop_from(offset)
+        self._log_cursor.move_to(offset, sequence)
+        self._log_cursor.store_cursor()
 
     def bind(self, segment: Buffer, begin: int, /) -> None:
         """Read from this map."""
-        self._reading.bind(segment, unsigned(begin))
+        self._log_cursor.bind(segment, unsigned(begin))
 
     def unbind(self) -> None:
         """Release the segment; the next call asks `advance` for another one."""
-        self._reading.unbind()
+        self._log_cursor.unbind()
 
     def sleep_with(self, sleepers: Buffer, spin: float, /) -> None:
         """Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in *sleepers*.
 
-        The C core does that, to save the cost of Python calls; in this implementation the caller sleeps by itself.
+        The C core does that, to save the cost of Python calls; with the pure-Python implementation the caller sleeps.
         """
         math.ldexp(spin, 0)  # raises TypeError for a string
-        if self._reading.released:
+        if self._log_cursor.released:
             raise ClosedResourceError
-        if self._may_sleep or self._reading.is_readonly:
-            raise ValueError("said before" if self._may_sleep else "control page cannot be written to")
+        if self._may_sleep or self._log_cursor.is_readonly:
+            raise ValueError("already set up" if self._may_sleep else "control page cannot be written to")
         if writable(sleepers).nbytes < 8:
             raise ValueError("sleepers is too short")
         self._may_sleep = True
 
     def notify_capacity(self, notify: Callable[[], object], /) -> None:
         """Call this when the cursor moved and event loops wait for capacity."""
-        if not self._reading.released:
-            self._reading.notify = notify
+        if not self._log_cursor.released:
+            self._log_cursor.notify = notify
 
     def release(self) -> bool:
         """Release every map now or, if this thread is in a call, when it returns. Nothing can be taken after that.
@@ -283,19 +283,19 @@ class Reader:
         Returns whether any claim was returned to the ring.
         """
         with self._lock:  # a thread in a call stores the cursor first: its item must not be redelivered
-            claims = None if self._reading.released else self._group_claims
-            gave = claims is not None and claims.redeliver_all()
-            self._reading.release()
+            claims = None if self._log_cursor.released else self._group_claims
+            returned = claims is not None and claims.redeliver_all()
+            self._log_cursor.release()
             self._close_if_released()
-            return gave
+            return returned
 
     # Acknowledging
 
     def track_acks(self) -> None:
         """Track acknowledgements: from now on the cursor stores the oldest unacknowledged message."""
         if self._tracker is not None:
-            raise ValueError("said before")
-        self._tracker = AckTracking(self._reading)
+            raise ValueError("already set up")
+        self._tracker = AckTracking(self._log_cursor)
 
     def share(self, group: Buffer, owner: int, lease: int, tend: Callable[[Reader], object], /) -> None:
         """Take messages that no other member of the group has claimed, each one for *lease* ns.
@@ -304,44 +304,46 @@ class Reader:
         returns False.
         """
         owner, lease = unsigned(owner, U32), unsigned(lease)
-        if self._reading.released:
+        if self._log_cursor.released:
             raise ClosedResourceError
         if self._tracker is not None:
-            raise ValueError("said before")
+            raise ValueError("already set up")
         self._tracker = GroupClaims(
-            self._reading, Ring(group, owner, lease, self._reading.notify_capacity), lambda: tend(self)
+            self._log_cursor, Ring(group, owner, lease, self._log_cursor.notify_capacity), lambda: tend(self)
         )
 
     def ack(self, count: int, /) -> bool:
         """Acknowledge the oldest outstanding deliveries; False, with nothing changed, if there are fewer."""
         count = max(index(count), 0)
         with self._lock:
-            return self._tracker is not None and not self._reading.released and self._tracker.ack(count)
+            return self._tracker is not None and not self._log_cursor.released and self._tracker.ack(count)
 
     def nack(self, count: int | None, /) -> bool:
         """Redeliver the newest outstanding messages, None: all; False, with nothing changed, if there are fewer."""
         count = None if count is None else max(index(count), 0)
         with self._lock:
-            return self._tracker is not None and not self._reading.released and self._tracker.nack(count)
+            return self._tracker is not None and not self._log_cursor.released and self._tracker.nack(count)
 
     def acknowledge(self, offset: int, token: int, /) -> bool:
         """Acknowledge one delivery, identified by offset and token; False if it is not outstanding."""
         offset, token = unsigned(offset), unsigned(token)
         with self._lock:
-            return self._tracker is not None and not self._reading.released and self._tracker.acknowledge(offset, token)
+            return (
+                self._tracker is not None and not self._log_cursor.released and self._tracker.acknowledge(offset, token)
+            )
 
     def redeliver(self, offset: int, token: int, due: int, counted: bool, /) -> bool:
         """Redeliver one message, not before *due*; False if it is not outstanding."""
         offset, token, due, counted = unsigned(offset), unsigned(token), unsigned(due), bool(counted)
         with self._lock:
-            tracker = None if self._reading.released else self._tracker
+            tracker = None if self._log_cursor.released else self._tracker
             return tracker is not None and tracker.redeliver(offset, token, due, counted=counted)
 
-    def coming(self, most: int, /) -> list[tuple[int, int]]:
+    def ready_positions(self, most: int, /) -> list[tuple[int, int]]:
         """Return (offset, sequence) of at most *most* messages that are ready to be redelivered."""
         wanted = min(max(index(most), 0), sys.maxsize)
         with self._lock:
-            return [] if self._tracker is None else self._tracker.coming(wanted)
+            return [] if self._tracker is None else self._tracker.ready_positions(wanted)
 
     def forget(self) -> None:
         """Forget all deliveries: the cursor moves to the next new message."""

@@ -11,9 +11,9 @@ from itertools import islice, takewhile
 
 
 class State(Enum):
-    """The state of a message that was handed out."""
+    """The state of a message that was delivered."""
 
-    OUT = "handed out"
+    OUT = "outstanding"
     ACKED = "acknowledged, but older ones are not"
     READY = "to be redelivered now"
     DELAYED = "to be redelivered later"
@@ -26,7 +26,7 @@ class Entry:
     offset: int
     sequence: int
     token: int
-    """Token of the call that handed it out last."""
+    """Token of the call that delivered it last."""
     attempt: int = 1
     due: int = 0
     """When it is redelivered, by the monotonic clock."""
@@ -44,7 +44,7 @@ class UnackedRing:
         self._ready: list[int] = []
         self._delayed: list[tuple[int, int]] = []
         self.token: int = 0
-        """Token of the newest call that handed something out."""
+        """Token of the newest call that delivered something."""
 
     def push(self, offset: int, sequence: int) -> None:
         """Add a new delivery."""
@@ -76,7 +76,7 @@ class UnackedRing:
             heappop(self._ready)
         return self._entries[self._ready[0]]
 
-    def coming(self, most: int) -> list[Entry]:
+    def ready_entries(self, most: int) -> list[Entry]:
         """Return at most *most* messages that are ready to be redelivered."""
         entries = (entry for entry in self._entries.values() if entry.state is State.READY)
         return list(islice(entries, most)) if self.ready else []
@@ -103,7 +103,7 @@ class UnackedRing:
         entry = self._entries.get(offset)
         return entry is not None and entry.state is state
 
-    # Settling
+    # Acknowledging
 
     def ack(self, count: int) -> bool | None:
         """Acknowledge the oldest outstanding ones; None if there are fewer, else whether the oldest entry changed."""
@@ -115,7 +115,7 @@ class UnackedRing:
 
     def acknowledge(self, offset: int, token: int) -> bool | None:
         """Acknowledge one; None if it is not outstanding with that token, else whether the oldest entry changed."""
-        entry = self._find_out(offset, token)
+        entry = self._find_outstanding(offset, token)
         if entry is None:
             return None
         self._set_state(entry, State.ACKED)
@@ -155,13 +155,13 @@ class UnackedRing:
 
     def redeliver(self, offset: int, token: int, due: int, *, counted: bool) -> bool:
         """Redeliver one message; return whether it was outstanding with that token."""
-        entry = self._find_out(offset, token)
+        entry = self._find_outstanding(offset, token)
         if entry is not None:
             self._redeliver(entry, due, counted=counted)
         return entry is not None
 
-    def hand_out(self, offset: int) -> int:
-        """Mark a message as handed out again; return which attempt it is."""
+    def mark_redelivered(self, offset: int) -> int:
+        """Mark a message as delivered again; return which attempt it is."""
         entry = self._entries.get(offset)
         if entry is None:
             return 1
@@ -208,7 +208,7 @@ class UnackedRing:
         else:
             heappush(self._ready, entry.offset)
 
-    def _find_out(self, offset: int, token: int) -> Entry | None:
+    def _find_outstanding(self, offset: int, token: int) -> Entry | None:
         entry = self._entries.get(offset)
         return entry if entry is not None and entry.state is State.OUT and entry.token == token else None
 

@@ -18,7 +18,7 @@ from typing import NoReturn, TypeVar
 from typing_extensions import Buffer
 
 from ..._errors import AckError, ConsumerDamagedError, counted_messages
-from ..._format import add_u64, load_u64, move_on, store_u32, store_u64, swap_if_u64
+from ..._format import add_u64, advance_position, load_u64, store_u32, store_u64, swap_if_u64
 from ..._format.layout import (
     ENTRY,
     ENTRY_ACKED,
@@ -30,8 +30,8 @@ from ..._format.layout import (
     ENTRY_OFFSET,
     ENTRY_OUT,
     ENTRY_OWNER_SHIFT,
-    ENTRY_PASSED,
     ENTRY_READY,
+    ENTRY_SKIPPED,
     ENTRY_STATE,
     GROUP_DUE,
     GROUP_ENTRIES,
@@ -49,7 +49,7 @@ from ..._format.layout import (
     NAME_MEMBERS,
     NAME_OWNER,
 )
-from ..._format.read.group_ring import LOOK_AFTER, entry_start, is_sound
+from ..._format.read.group_ring import LIVENESS_CHECK_NS, entry_start, is_sound
 from ..._offset import LogPosition, Offset
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
@@ -60,7 +60,7 @@ from .cursor import Cursor, own
 
 R = TypeVar("R")
 _NEVER = _U64 = (1 << 64) - 1
-_DONE = (ENTRY_ACKED, ENTRY_PASSED)
+_DONE = (ENTRY_ACKED, ENTRY_SKIPPED)
 
 
 def _nothing() -> None:
@@ -148,7 +148,7 @@ class Group(Cursor):
             if not self._is_sound:
                 self._raise_damaged()
             result = work()
-        if move_on(self.map, self.owner):
+        if advance_position(self.map, self.owner):
             self._events.ring_freed()
         self._events.position_moved()
         return result
@@ -240,7 +240,7 @@ class Group(Cursor):
         for number in self._numbers():
             word, deadline = self._word(number), self._load(entry_start(number) + ENTRY_DEADLINE)
             state, owner = word & ENTRY_STATE, word >> ENTRY_OWNER_SHIFT << LOCK_GENERATION_SHIFT
-            if state > ENTRY_PASSED or (state not in _DONE and self._is_backwards(number)):
+            if state > ENTRY_SKIPPED or (state not in _DONE and self._is_backwards(number)):
                 self._check_ring()  # with the lock: the entry may have been reused since
             ready += state == ENTRY_READY
             if state == ENTRY_OUT and owner not in alive:
@@ -255,7 +255,7 @@ class Group(Cursor):
                 self._store(GROUP_READY, ready)
             redelivered = [self._redeliver(number, word, now, alive) for number, word in overdue]
             if not self._numbers():
-                swap_if_u64(self.map, GROUP_DUE, now + LOOK_AFTER, _NEVER)
+                swap_if_u64(self.map, GROUP_DUE, now + LIVENESS_CHECK_NS, _NEVER)
             return sum(redelivered)
 
         redelivered = self._locked(redeliver, may_sleep)
@@ -267,10 +267,10 @@ class Group(Cursor):
         if not self._numbers():
             self._store(GROUP_DUE, _NEVER)  # else every waiting member would check again and again
             return False
-        if now < self._load(GROUP_DUE) <= now + LOOK_AFTER:
+        if now < self._load(GROUP_DUE) <= now + LIVENESS_CHECK_NS:
             return False
         # Not "never" before the check is complete: another member has to check again if this process is killed here.
-        self._store(GROUP_DUE, now + LOOK_AFTER)
+        self._store(GROUP_DUE, now + LIVENESS_CHECK_NS)
         return True
 
     def _is_backwards(self, number: int) -> bool:
@@ -373,7 +373,7 @@ class Group(Cursor):
         tail = self._load(GROUP_TAIL)
         old, number = self._word(tail), entry_start(tail)
         ENTRY.pack_into(self.map, number, old, self._next[0], to.offset, to.sequence - 1 & _U64, 0)
-        store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_PASSED)
+        store_u64(self.map, number, old & ~ENTRY_STATE | ENTRY_SKIPPED)
         self._resume_at(to.offset, to.sequence)
         self._store(GROUP_TAIL, tail + 1)
 
@@ -435,7 +435,7 @@ def ring_problem(content: Buffer) -> str | None:
         return f"next offset {load_u64(content, GROUP_NEXT)} does not follow entry {tail - 1}"
     for number in range(head, tail):
         word, offset, end, _, _ = entry_at(content, number)
-        if word & ENTRY_STATE > ENTRY_PASSED:
+        if word & ENTRY_STATE > ENTRY_SKIPPED:
             return f"entry {number} has no known state"
         if word & ENTRY_STATE not in _DONE and offset >= end:
             return f"entry {number} spans offset {offset} to {end}"

@@ -63,7 +63,7 @@ class SharedLock:
         `entered` is called with the lock held, and is passed whether the lock was taken over from a dead process. No
         thread sleeps for the lock word with the mutex locked: another thread may be one that must not wait for it.
         """
-        return self.mutex.held_shared(self._take, may_sleep, self._look_at_mutex, self._sleep)
+        return self.mutex.held_shared(self._take, may_sleep, self._check_owner, self._sleep)
 
     def check_storable(self) -> None:
         """Raise `StorageError` if a store to the lock word, or another one in its page, would kill the process."""
@@ -72,7 +72,7 @@ class SharedLock:
                 "the control file cannot be written to: its file system has shut down, or the file was truncated"
             )
 
-    def _look_at_mutex(self) -> None:
+    def _check_owner(self) -> None:
         """Raise `Busy` if another thread holds the mutex for longer, for example during a flush."""
         until = time.monotonic() + _BRIEFLY
         while self.mutex.user not in (0, get_ident()):

@@ -38,7 +38,7 @@ class PagePrefault:
         if self._possible is None:
             self._possible = populate(segment.map, segment.position(offset), 1)
         if self._possible:
-            self._writer.stay_ahead(allocated_end, min(written, _FARTHEST))
+            self._writer.populate_ahead(allocated_end, min(written, _FARTHEST))
 
     def begin(self, following: mmap.mmap) -> None:
         """Prefault the first pages of the next segment, if prefaulting is active. Any thread may call this."""

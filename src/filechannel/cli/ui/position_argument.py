@@ -56,7 +56,7 @@ def reported_for(option: str) -> Generator[None]:
     try:
         yield
     except ValueError as error:
-        # The error before `naming` added the argument and the channel to it.
+        # The error before `find_for_argument` added the argument and the channel to it.
         shown = error.__context__ if isinstance(error.__context__, ValueError) else error
         raise typer.BadParameter(str(shown), param_hint=option) from None
 

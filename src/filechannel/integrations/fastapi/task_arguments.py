@@ -11,7 +11,7 @@ from typing import Union, final, get_type_hints
 import msgspec
 from pydantic import BaseModel
 
-from ..._channel.base.dead_letter import in_a_line
+from ..._channel.base.dead_letter import error_line
 from ..._errors import CodecError
 
 
@@ -52,7 +52,7 @@ class Arguments:
             content = self._encoder.encode(self._struct(**given))
             self._decoder.decode(content)  # fail now, while the caller can still react
         except Exception as error:
-            raise CodecError(f"{self._name}: the arguments cannot be stored: {in_a_line(error)}") from error
+            raise CodecError(f"{self._name}: the arguments cannot be stored: {error_line(error)}") from error
         return content
 
     def decode(self, content: msgspec.Raw) -> inspect.BoundArguments:

@@ -1,8 +1,9 @@
-/* The roll to the next segment. The reference, with the order and its reasons spelled out, is append/roll.py.
+/* The roll to the next segment. The reference, which explains the order of the steps, is append/roll.py.
  *
- * The fast roll happens once in thousands of messages, so none of its code is in a cache: in Python it took a third of a
- * millisecond, most of it for loading the interpreter's own structures. Here it is two system calls and two copies. It
- * keeps the GIL meanwhile: a thread that releases the GIL for some microseconds may wait milliseconds to get it back. */
+ * The fast roll happens once in thousands of messages, so none of its code is in a cache: in Python it took a third of
+ * a millisecond, most of it for loading the interpreter's own structures. Here it is two system calls and two copies.
+ * It keeps the GIL meanwhile: a thread that releases the GIL for some microseconds may wait milliseconds to get it
+ * back. */
 #include "core.h"
 #include <fcntl.h>
 #include <limits.h>
@@ -227,7 +228,7 @@ static enum appended fast_roll(Writer *self, const Payload *content, uint64_t *o
     uint64_t space = space_in(&next.map), window = next.window < space ? next.window : space;
     int was_ahead = self->ahead_end > self->begin;
     *offset = self->tail_end;
-    int rolled = watched(self, &next, "look") ? -1 : is_there(&next);
+    int rolled = watched(self, &next, "check") ? -1 : is_there(&next);
     if (rolled > 0) {
         fill_header(self, &next, now);
         rolled = roll(self, &next);

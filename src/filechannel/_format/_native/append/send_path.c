@@ -324,7 +324,7 @@ static PyMethodDef methods[] = {
     {"put", py_put, METH_O, "put($self, item, /)\n--\n\nEncode and append one item; return its offset."},
     {"put_or_yield", py_put_or_yield, METH_O,
      "put_or_yield($self, item, /)\n--\n\n"
-     "The same for a coroutine: None, with nothing done, if it has to yield or to wait for another process."},
+     "Like `put`, for a coroutine: None, with nothing done, if it has to yield or to wait for another process."},
     {"put_all", py_put_all, METH_O, "put_all($self, items, /)\n--\n\n"
      "Encode and append a list as one batch; return the first offset."},
     {"encode_all", FAST(py_encode_all), METH_FASTCALL,

@@ -1,4 +1,4 @@
-/* Appending to the active segment. The reference, with the protocol spelled out, is append/writer.py.
+/* Appending to the active segment. The reference, which explains the protocol, is append/writer.py.
  *
  * The common case is one call: take the writer lock, copy behind the tail, publish, release the lock, wake waiters. All
  * other cases (the window is used up, the index needs an entry, the channel is sealed, the writer lock is held) go to
@@ -7,7 +7,7 @@
 #include <errno.h>
 #include <limits.h>
 
-#define APPENDS_PER_LOOK 16
+#define APPENDS_PER_CLOCK_READ 16
 #define PAGE 4096u
 #define FIRST_INDEX_ENTRIES 16
 #define SPINS 400 /* some microseconds: less than a call into Python takes */
@@ -61,7 +61,7 @@ int writer_wake_armed(Writer *self) {
     uint8_t *wake = words(self) + WAKE;
     if (!(load_acquire_u32(wake) & (WAKE_THREADS | WAKE_LOOPS))) return 0;
     uint32_t woken = wake_waiters(wake);
-    if (woken) self->looks = 0;
+    if (woken) self->appends_until_clock = 0;
     if (!(woken & WAKE_LOOPS)) return 0;
     PyObject *notify = Py_NewRef(self->notify); /* which may close this writer */
     PyObject *done = PyObject_CallNoArgs(notify);
@@ -113,13 +113,13 @@ static int fits_limit(const Writer *self, uint64_t count) {
 }
 
 /* The index needs an entry per second. Reading the clock costs as much as a small record, so it is read once in
- * APPENDS_PER_LOOK appends. A sender that sends too seldom for that has a receiver waiting, and waking it counts as
- * due. */
+ * APPENDS_PER_CLOCK_READ appends. If messages are rarer than that, a receiver is waiting for them, and the append that
+ * wakes it makes the next one read the clock. */
 static int index_is_due(Writer *self) {
-    if (self->looks--) return 0;
-    self->looks = APPENDS_PER_LOOK - 1;
+    if (self->appends_until_clock--) return 0;
+    self->appends_until_clock = APPENDS_PER_CLOCK_READ - 1;
     if (wall_clock_ns() < self->index_due) return 0;
-    self->looks = 0;
+    self->appends_until_clock = 0;
     return 1;
 }
 
@@ -144,18 +144,18 @@ int writer_is_current(const Writer *self) {
  * that fails, the process survives. This costs a system call per message only while a flush is running. */
 /* The control page is checked first, as taking the writer lock is a store. */
 static int words_storable(Writer *self) {
-    return !self->deferred || can_store_word(words(self) + WRITER_LOCK, words(self) + FLUSHES, &self->words_look);
+    return !self->deferred || can_store_word(words(self) + WRITER_LOCK, words(self) + FLUSHES, &self->words_check);
 }
 /* The caller has the writer lock, and `size` bytes at `offset` lie inside the window of the bound segment. */
 static int segment_storable(Writer *self, uint64_t offset, uint64_t size) {
     if (!self->deferred || !size) return 1;
     uint32_t flushes = load_acquire_u32(words(self) + FLUSHES);
     uint64_t now = wall_clock_ns(), end = offset + size;
-    int is_new = flushes != self->segment_look.flushes || (flushes & FLUSHING_SEGMENTS) || end > self->storable_end;
-    if (!is_new && look_counts(&self->segment_look, now)) return 1;
+    int is_new = flushes != self->segment_check.flushes || (flushes & FLUSHING_SEGMENTS) || end > self->storable_end;
+    if (!is_new && store_check_is_valid(&self->segment_check, now)) return 1;
     const uint8_t *at = record_at(self, offset);
     if (!can_store(at, size)) return 0;
-    self->segment_look = (Look){flushes, now + BELIEVED_NS};
+    self->segment_check = (StoreCheck){flushes, now + CHECK_VALID_NS};
     self->storable_end = end + (-((uintptr_t)at + size) & (PAGE - 1)); /* the rest of the last page */
     return 1;
 }
@@ -165,7 +165,7 @@ static int enter(Writer *self, uint64_t size, uint64_t count) {
     if (!words_storable(self) || !writer_take_word(self)) return 0;
     if (self->segment.obj && writer_is_current(self) && writer_refresh_tail(self) && writer_fits_window(self, self->tail_end, size) &&
         fits_limit(self, count) && !index_is_due(self) && segment_storable(self, self->tail_end, size)) {
-        /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
+        /* Stored before the first byte is written: the next lock holder clears up to here if this process dies. */
         store_release_u64(words(self) + RESERVED_END, self->tail_end + size);
         __atomic_thread_fence(__ATOMIC_RELEASE);
         return 1;
@@ -175,7 +175,7 @@ static int enter(Writer *self, uint64_t size, uint64_t count) {
 }
 
 /* Let another thread populate the next pages, long before the tail reaches them. */
-static int go_ahead(Writer *self, uint64_t offset) {
+static int populate_next(Writer *self, uint64_t offset) {
     uint64_t start = self->ahead_from > offset ? self->ahead_from : offset;
     uint64_t stop = self->ahead_end;
     if (offset < stop && self->ahead < stop - offset) stop = offset + self->ahead;
@@ -190,7 +190,7 @@ static enum appended leave(Writer *self, uint64_t end, uint64_t sequence) {
     publish(self, end, sequence);
     release_word(words(self) + WRITER_LOCK);
     slice_charge(end - start);
-    if (end >= self->ahead_at && go_ahead(self, end)) PyErr_Clear(); /* populating is only an optimization */
+    if (end >= self->ahead_at && populate_next(self, end)) PyErr_Clear(); /* populating is only an optimization */
     if (!self->deferred && writer_wake_armed(self)) return APPEND_FAILED;
     return self->after_roll && writer_call_after_roll(self) ? APPEND_FAILED : APPENDED;
 }
@@ -382,7 +382,7 @@ static PyObject *py_write(PyObject *op, PyObject *const *args, Py_ssize_t count)
         unsigned_from(args[2], UINT64_MAX, &flags) || check_payloads(args[0]) || check_words(args[0], flags))
         return NULL;
     uint64_t total = (uint64_t)PyList_GET_SIZE(args[0]);
-    /* Stored before the first byte is written: the next lock holder wipes up to here if this process dies. */
+    /* Stored before the first byte is written: the next lock holder clears up to here if this process dies. */
     if (self->segment.obj && writer_fits_window(self, self->pending, 0)) {
         uint64_t space = self->window_end - self->pending, need = 0;
         for (uint64_t i = index; i < total && need < space; i++)
@@ -531,7 +531,7 @@ static PyObject *py_open_window(PyObject *op, PyObject *const *args, Py_ssize_t 
     }
     self->window_end = end;
     self->index_due = due;
-    self->looks = 0;
+    self->appends_until_clock = 0;
     self->limited = 0;
     Py_RETURN_NONE;
 }
@@ -548,10 +548,10 @@ static PyObject *py_limit_window(PyObject *op, PyObject *const *args, Py_ssize_t
     Py_RETURN_NONE;
 }
 
-static PyObject *py_stay_ahead(PyObject *op, PyObject *const *args, Py_ssize_t count) {
+static PyObject *py_populate_ahead(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Writer *self = (Writer *)op;
     uint64_t end, distance;
-    if (check_count("stay_ahead", count, 2) || unsigned_from(args[0], UINT64_MAX, &end) ||
+    if (check_count("populate_ahead", count, 2) || unsigned_from(args[0], UINT64_MAX, &end) ||
         unsigned_from(args[1], UINT64_MAX, &distance))
         return NULL;
     if (!self->segment.obj || self->pending < self->begin || end < self->pending ||
@@ -565,7 +565,7 @@ static PyObject *py_stay_ahead(PyObject *op, PyObject *const *args, Py_ssize_t c
         self->ahead_at = self->ahead_from - distance / 2; /* enough pages are present for now */
         Py_RETURN_NONE;
     }
-    if (go_ahead(self, self->pending)) return NULL;
+    if (populate_next(self, self->pending)) return NULL;
     Py_RETURN_NONE;
 }
 
@@ -727,9 +727,9 @@ static PyMethodDef methods[] = {
      "take_index_entries($self, /)\n--\n\n"
      "Return the pending index entries and clear them: one record per 64 KiB. Each entry has the layout of the "
      "index, without checksum."},
-    {"stay_ahead", FAST(py_stay_ahead), METH_FASTCALL,
-     "stay_ahead($self, end, distance, /)\n--\n\n"
-     "Have so many bytes (*distance*) ahead of the tail populated by another thread. Up to the offset *end*, "
+    {"populate_ahead", FAST(py_populate_ahead), METH_FASTCALL,
+     "populate_ahead($self, end, distance, /)\n--\n\n"
+     "Have *distance* bytes ahead of the tail populated by another thread. Up to the offset *end*, "
      "until another segment is bound."},
     {"prepare_next", FAST(py_prepare_next), METH_FASTCALL,
      "prepare_next($self, what, map, header, device, inode, source, target, digits, window, after_roll, watch, directory, /)\n--\n\n"

@@ -275,7 +275,7 @@ static Problem put_by_name(Column *column, uint64_t pairs, Input *in, const char
             field = find_field(column, name, key.number, &expected);
         }
         if (!field) {
-            if (!pass_value(in)) return broken;
+            if (!skip_value(in)) return broken;
             continue;
         }
         if (field->seen == column->values) {
@@ -294,7 +294,7 @@ static Problem put_by_position(Column *column, uint64_t items, Input *in, const 
     for (uint64_t position = 0; position < items; position++) {
         Field *field = next < column->field_count && column->fields[next].position == position ? &column->fields[next++] : NULL;
         if (!field) {
-            if (!pass_value(in)) return broken;
+            if (!skip_value(in)) return broken;
             continue;
         }
         field->seen = column->values;

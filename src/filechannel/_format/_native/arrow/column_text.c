@@ -36,7 +36,7 @@ static int digits(const uint8_t **at, const uint8_t *end, int count) {
     return value;
 }
 
-static int passes(const uint8_t **at, const uint8_t *end, uint8_t wanted) {
+static int skip_char(const uint8_t **at, const uint8_t *end, uint8_t wanted) {
     if (*at >= end || **at != wanted) return 0;
     (*at)++;
     return 1;
@@ -57,9 +57,9 @@ static int32_t days_since_epoch(int year, int month, int day) {
 
 static int take_date(const uint8_t **at, const uint8_t *end, int32_t *days) {
     int year = digits(at, end, 4);
-    if (year < 1 || !passes(at, end, '-')) return 0;
+    if (year < 1 || !skip_char(at, end, '-')) return 0;
     int month = digits(at, end, 2);
-    if (month < 1 || month > 12 || !passes(at, end, '-')) return 0;
+    if (month < 1 || month > 12 || !skip_char(at, end, '-')) return 0;
     int day = digits(at, end, 2);
     if (day < 1 || day > last_day(year, month)) return 0;
     *days = days_since_epoch(year, month, day);
@@ -73,7 +73,7 @@ int parse_date(const uint8_t *at, size_t size, int32_t *days) {
 
 static int take_fraction(const uint8_t **at, const uint8_t *end, int64_t *microseconds) {
     int64_t unit = 100000;
-    if (!passes(at, end, '.')) return 1;
+    if (!skip_char(at, end, '.')) return 1;
     if (*at >= end || **at < '0' || **at > '9') return 0;
     for (; *at < end && **at >= '0' && **at <= '9'; (*at)++, unit /= 10) *microseconds += unit * (**at - '0');
     return 1;
@@ -87,7 +87,7 @@ static int take_zone(const uint8_t **at, const uint8_t *end, int64_t *minutes) {
     (*at)++;
     int hour = sign ? digits(at, end, 2) : -1;
     if (hour < 0 || hour > 23) return 0;
-    (void)passes(at, end, ':');
+    (void)skip_char(at, end, ':');
     int minute = digits(at, end, 2);
     if (minute < 0 || minute > 59) return 0;
     *minutes = sign * (60 * hour + minute);
@@ -100,9 +100,9 @@ int parse_moment(const uint8_t *at, size_t size, int64_t *microseconds) {
     if (!take_date(&at, end, &days) || at >= end || (*at != 'T' && *at != 't' && *at != ' ')) return 0;
     at++;
     int hour = digits(&at, end, 2);
-    if (hour < 0 || hour > 23 || !passes(&at, end, ':')) return 0;
+    if (hour < 0 || hour > 23 || !skip_char(&at, end, ':')) return 0;
     int minute = digits(&at, end, 2);
-    if (minute < 0 || minute > 59 || !passes(&at, end, ':')) return 0;
+    if (minute < 0 || minute > 59 || !skip_char(&at, end, ':')) return 0;
     int second = digits(&at, end, 2);
     int64_t fraction = 0, zone;
     if (second < 0 || second > 59 || !take_fraction(&at, end, &fraction) || !take_zone(&at, end, &zone) || at != end) return 0;

@@ -146,7 +146,7 @@ static int enter(Columns *self) {
 
 /* Taking messages */
 
-static uint8_t *room_in(Growing *growing, size_t size) {
+static uint8_t *reserve_in(Growing *growing, size_t size) {
     if (growing->capacity < size) {
         size_t capacity = growing->capacity ? growing->capacity : 4096;
         while (capacity < size) capacity *= 2;
@@ -163,7 +163,7 @@ static Problem take_message(Columns *self, const uint8_t *payload, size_t size, 
     size_t rows = self->root->length;
     Input in = {payload, payload + size};
     Problem problem = NULL;
-    if (!room_in(&self->offsets, 8 * (rows + 1)))
+    if (!reserve_in(&self->offsets, 8 * (rows + 1)))
         problem = column_no_memory;
     else if (self->whole)
         problem = column_put_whole(self->root, payload, size);
@@ -182,7 +182,7 @@ static Problem take_record(Columns *self, const uint8_t *base, uint64_t *positio
     uint32_t word = get_u32(base + *position), crc = get_u32(base + *position + 4);
     uint64_t size = word & LENGTH_MASK;
     if (stop - *position - RECORD_HEADER_SIZE < size) return record_reason(RECORD_CUT);
-    uint8_t *copy = room_in(&self->copy, size + 1);
+    uint8_t *copy = reserve_in(&self->copy, size + 1);
     if (!copy) return column_no_memory;
     memcpy(copy, base + *position + RECORD_HEADER_SIZE, size);
     if (record_crc(crc32c(0, copy, size), word, offset) != crc) return record_reason(RECORD_BAD);

@@ -133,7 +133,7 @@ static inline void next_token(Input *in, Token *token) {
 
 /* Skip one value of any type; returns whether that was possible. Not recursive: the sender controls the nesting
  * depth. */
-static inline int pass_value(Input *in) {
+static inline int skip_value(Input *in) {
     uint64_t values = 1;
     while (values--) {
         Token token;

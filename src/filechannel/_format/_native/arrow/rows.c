@@ -156,7 +156,7 @@ static int view_of(RowEncoder *self, PyObject *given, const uint8_t **data, size
     return 0;
 }
 
-static void let_columns_go(RowEncoder *self) {
+static void release_columns(RowEncoder *self) {
     while (self->view_count) PyBuffer_Release(&self->views[--self->view_count]);
 }
 
@@ -225,7 +225,7 @@ static PyObject *row_encoder_encode(RowEncoder *self, PyObject *values) {
             result = Py_BuildValue("y#K", self->out.data ? (const char *)self->out.data : "", (Py_ssize_t)self->out.size,
                                    (unsigned long long)longest);
     }
-    let_columns_go(self);
+    release_columns(self);
     self->busy = 0;
     return result;
 }

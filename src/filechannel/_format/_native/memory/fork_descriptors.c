@@ -71,8 +71,7 @@ static PyMethodDef functions[] = {
      "Close a descriptor in every process that is forked from now on; return the number for `keep_in_child`."},
     {"keep_in_child", py_keep_in_child, METH_O,
      "keep_in_child(number, /)\n--\n\n"
-     "Undo `close_in_child`, before the descriptor is closed here; False if a fork closed it, as its number may "
-     "be reused."},
+     "Undo `close_in_child`, before the descriptor is closed here; False if a fork closed it already."},
     {NULL, NULL, 0, NULL},
 };
 

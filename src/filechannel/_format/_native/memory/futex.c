@@ -40,13 +40,13 @@ static int seconds_from(PyObject *value, double *seconds) {
 
 /* --- Lock words -------------------------------------------------------------------------------------------- */
 
-#define SPINS_PER_LOOK 32
+#define SPINS_PER_CLOCK_READ 32
 
-/* The clock is read once in SPINS_PER_LOOK tries. */
+/* The clock is read once in SPINS_PER_CLOCK_READ tries. */
 static int spin_for_word(uint8_t *at, uint32_t owner, double seconds) {
     uint64_t until = 0;
     for (;;) {
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+        for (int i = 0; i < SPINS_PER_CLOCK_READ; i++) {
             if (load_acquire_u32(at) == 0 && swap_if_u32(at, 0, owner)) return 1;
             relax();
         }
@@ -135,7 +135,7 @@ static PyObject *py_wake_waiters(PyObject *Py_UNUSED(module), PyObject *const *a
 static int spin_above(const uint8_t *at, uint64_t value, double seconds) {
     uint64_t until = monotonic_ns() + (uint64_t)(seconds * 1e9);
     do
-        for (int i = 0; i < SPINS_PER_LOOK; i++) {
+        for (int i = 0; i < SPINS_PER_CLOCK_READ; i++) {
             if (load_acquire_u64(at) > value) return 1;
             for (int pause = 0; pause < 4; pause++) relax(); /* each load takes the cache line away from the core that writes it */
         }
@@ -232,7 +232,7 @@ static PyMethodDef functions[] = {
      "Sleep while a shared word is as expected, until woken; False after a timeout."},
     {"wake_word", FAST(py_wake_word), METH_FASTCALL,
      "wake_word(buffer, position, count, /)\n--\n\n"
-     "Wake so many threads (*count*) that sleep on a word; return how many there were."},
+     "Wake at most *count* threads that sleep on a word; return how many were woken."},
     {"wake_waiters", FAST(py_wake_waiters), METH_FASTCALL,
      "wake_waiters(buffer, position, /)\n--\n\n"
      "Clear the bits of a wake word that say what waits, and wake the threads; return the bits."},
@@ -243,7 +243,7 @@ static PyMethodDef functions[] = {
      "set_bit(buffer, position, bit, /)\n--\n\nSet one bit of a shared double word."},
     {"take_bits", FAST(py_take_bits), METH_FASTCALL,
      "take_bits(buffer, position, words, /)\n--\n\n"
-     "Clear so many shared double words (*words*); return which bits were set."},
+     "Clear *words* shared double words; return which bits were set."},
     {NULL, NULL, 0, NULL},
 };
 

@@ -32,7 +32,7 @@ typedef struct {
     uint64_t position; /* of the lock word; `share` has checked that it lies inside, and a map never shrinks */
     uint32_t process;  /* how the lock word names this process */
     uint64_t flushes;  /* position of the word that counts flushes; UINT64_MAX: there is none */
-    Look look;         /* the last check of the page of the lock word */
+    StoreCheck check;         /* the last check of the page of the lock word */
 } Mutex;
 
 typedef struct {
@@ -70,7 +70,7 @@ static Guard *guard_new(void) {
 /* If the file system has shut down, a store to the lock word would kill the process. */
 static int word_storable(Mutex *self, const uint8_t *words) {
     const uint8_t *at = words + self->position;
-    return self->flushes == UINT64_MAX ? can_store(at, 4) : can_store_word(at, words + self->flushes, &self->look);
+    return self->flushes == UINT64_MAX ? can_store(at, 4) : can_store_word(at, words + self->flushes, &self->check);
 }
 
 static void free_word(Mutex *self) {
@@ -87,7 +87,7 @@ static void free_word(Mutex *self) {
      * stored to, no process can take or free it any more. */
     int is_storable = word_storable(self, view.buf);
     for (uint32_t word; is_storable && ((word = load_acquire_u32(at)) & ~CONTENDED) == self->process;) {
-        if (spoiled && !swap_if_u32(at, word, NO_PROCESS)) continue; /* another process has index_count it as contended */
+        if (spoiled && !swap_if_u32(at, word, NO_PROCESS)) continue; /* another process has marked it as contended */
         if (spoiled)
             futex_wake(at, 1);
         else
@@ -328,7 +328,7 @@ static PyObject *mutex_share(PyObject *op, PyObject *const *args, Py_ssize_t cou
     PyBuffer_Release(&view);
     self->process = (uint32_t)process;
     self->flushes = flushes;
-    self->look = (Look){0, 0};
+    self->check = (StoreCheck){0, 0};
     Py_XSETREF(self->words, Py_NewRef(args[0]));
     Py_RETURN_NONE;
 }
@@ -379,14 +379,14 @@ static int take_shared(Mutex *self, PyObject *take, int slept, PyObject **seen) 
 static PyObject *mutex_held_shared(PyObject *op, PyObject *const *args, Py_ssize_t count) {
     Mutex *self = (Mutex *)op;
     if (check_count("held_shared", count, 4)) return NULL;
-    PyObject *take = args[0], *may_sleep = args[1], *look = args[2], *sleep = args[3];
+    PyObject *take = args[0], *may_sleep = args[1], *check_owner = args[2], *sleep = args[3];
     for (int slept = 0;; slept = 1) {
         int may = ask(may_sleep);
         if (may < 0) return NULL;
         if (!may) {
-            PyObject *looked = PyObject_CallNoArgs(look);
-            if (!looked) return NULL;
-            Py_DECREF(looked);
+            PyObject *checked = PyObject_CallNoArgs(check_owner);
+            if (!checked) return NULL;
+            Py_DECREF(checked);
         }
         if (lock_mutex(self, -1) < 0) return NULL;
         PyObject *seen = NULL;
@@ -434,9 +434,9 @@ static PyMethodDef mutex_methods[] = {
      "the word that counts the flushes of its file; None if there is no such word."},
     {"can_store", mutex_can_store, METH_NOARGS,
      "can_store($self, /)\n--\n\n"
-     "Make the page of the lock word writable, unless it is known to be; False if a store would kill us."},
+     "Make the page of the lock word writable, unless it is known to be; False if a store would be fatal."},
     {"held_shared", FAST(mutex_held_shared), METH_FASTCALL,
-     "held_shared($self, take, may_sleep, look, sleep, /)\n--\n\n"
+     "held_shared($self, take, may_sleep, check_owner, sleep, /)\n--\n\n"
      "Lock it, take the lock word, and return a guard; `Busy` if the word is taken and the thread may not sleep."},
     {"spoil", mutex_spoil, METH_NOARGS, "spoil($self, /)\n--\n\nLet the next holder of the lock word clean up."},
     {"abandon", mutex_abandon, METH_NOARGS, "abandon($self, /)\n--\n\nNever store to the lock word from now on."},
@@ -448,8 +448,8 @@ static PyGetSetDef mutex_getset[] = {
     {NULL, NULL, NULL, NULL, NULL},
 };
 static PyType_Slot mutex_slots[] = {
-    {Py_tp_doc, "Mutex()\n--\n\nA re-entrant lock, which processes share if it has a lock word in a map. An "
-     "exception raised by a signal handler cannot leave it locked."},
+    {Py_tp_doc, "Mutex()\n--\n\nA re-entrant lock, which processes share if it has a lock word in a map. With "
+     "the C core, an exception raised by a signal handler cannot leave it locked."},
     {Py_tp_new, mutex_new},         {Py_tp_dealloc, mutex_dealloc}, {Py_tp_methods, mutex_methods},
     {Py_tp_getset, mutex_getset},   {0, NULL},
 };
@@ -479,12 +479,12 @@ static PyObject *py_resolve(PyObject *Py_UNUSED(module), PyObject *const *future
 
 static PyMethodDef functions[] = {
     {"resolve", FAST(py_resolve), METH_FASTCALL,
-     "resolve(*futures)\n--\n\nSet the result of every asyncio future that is not done to None. No signal "
-     "handler can prevent it."},
+     "resolve(*futures)\n--\n\nSet the result of every asyncio future that is not done to None. With the "
+     "C core, no signal handler can prevent it."},
     {"ensured", FAST(py_ensured), METH_FASTCALL,
      "ensured(call, /, *arguments)\n--\n\n"
      "Return a guard that makes a call at the end of a `with` statement, however that is left. "
-     "If the call is of a C function, no signal handler can prevent it."},
+     "With the C core, and if the call is of a C function, no signal handler can prevent it."},
     {"holds_mutex", py_holds_mutex, METH_NOARGS,
      "holds_mutex()\n--\n\nReturn whether the calling thread has locked any mutex, or is inside a reader."},
     {NULL, NULL, 0, NULL},

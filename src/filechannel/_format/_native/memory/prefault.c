@@ -32,7 +32,7 @@ static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static Job *waiting, *finished; /* waiting: oldest first */
 static int running, working;    /* whether there is a thread; whether it works on a job */
 
-static void *work(void *Py_UNUSED(nothing_at_all)) {
+static void *work(void *Py_UNUSED(unused)) {
     pthread_mutex_lock(&mutex);
     for (;;) {
         while (!waiting) pthread_cond_wait(&changed, &mutex);
@@ -119,13 +119,13 @@ int can_store(const void *at, size_t size) {
 
 /* The page of these words becomes read-only when any process flushes the control file, or when the kernel writes it
  * back by itself. So a check is valid until the next flush, and for one second because of the kernel. */
-int can_store_word(const uint8_t *at, const uint8_t *flushes, Look *last) {
+int can_store_word(const uint8_t *at, const uint8_t *flushes, StoreCheck *last) {
     uint32_t seen = load_acquire_u32(flushes); /* before the check: a flush that ends meanwhile is noticed the next time */
     uint64_t now = wall_clock_ns();
     int is_new = (seen ^ last->flushes) >= CONTROL_FLUSHES_STEP || (seen & FLUSHING_CONTROL);
-    if (!is_new && look_counts(last, now)) return 1;
+    if (!is_new && store_check_is_valid(last, now)) return 1;
     if (!can_store(at, 4)) return 0;
-    *last = (Look){seen, now + BELIEVED_NS};
+    *last = (StoreCheck){seen, now + CHECK_VALID_NS};
     return 1;
 }
 
@@ -173,7 +173,7 @@ static PyObject *py_populate_soon(PyObject *Py_UNUSED(module), PyObject *const *
     Py_RETURN_NONE;
 }
 
-static PyObject *py_populate_acknowledge(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
+static PyObject *py_populate_wait(PyObject *Py_UNUSED(module), PyObject *Py_UNUSED(none)) {
     Job *done;
     Py_BEGIN_ALLOW_THREADS
     pthread_mutex_lock(&mutex);
@@ -222,8 +222,8 @@ static PyMethodDef functions[] = {
      "Make the pages of a map writable, and return False if a store to them would kill the process with SIGBUS."},
     {"populate_soon", FAST(py_populate_soon), METH_FASTCALL,
      "populate_soon(buffer, position, size, /)\n--\n\n"
-     "The same in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
-    {"populate_wait", py_populate_acknowledge, METH_NOARGS,
+     "Populate pages in the background, if possible; the buffer is kept until `populate_wait` or the next call."},
+    {"populate_wait", py_populate_wait, METH_NOARGS,
      "populate_wait()\n--\n\nWait until nothing is left to populate, and release the buffers."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,13 +1,13 @@
 /* The ring that the members of a group share, as one member sees it. The reference is read/group_ring.py.
  *
- * Members create entries and hand them out under the lock word; the member that has a message acknowledges it or gives it
- * back with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
+ * Members create and claim entries under the lock word; the member that has a message acknowledges it or returns it
+ * with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
  * consistent list of claims. */
 #include "read/cursor_slot.h"
 
 #define SPINS 100
 #define FIRST_CAPACITY 16
-#define LOOK_AFTER 1000000000u /* ns after a message was handed out, a member checks whether its owner is alive */
+#define LIVENESS_CHECK_NS 1000000000u /* ns after a message was delivered, a member checks whether its owner is alive */
 
 static uint8_t *at(const Ring *ring, uint64_t number) {
     return (uint8_t *)ring->shared.buf + GROUP_RING + number % GROUP_ENTRIES * GROUP_ENTRY_SIZE;
@@ -15,7 +15,7 @@ static uint8_t *at(const Ring *ring, uint64_t number) {
 static uint64_t load(const Ring *ring, size_t word) { return load_acquire_u64((uint8_t *)ring->shared.buf + word); }
 static void store(const Ring *ring, size_t word, uint64_t value) { store_release_u64((uint8_t *)ring->shared.buf + word, value); }
 static uint8_t *lock_of(const Ring *ring) { return (uint8_t *)ring->shared.buf + GROUP_LOCK; }
-static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_ACKED || (word & ENTRY_STATE) == ENTRY_PASSED; }
+static int is_done(uint64_t word) { return (word & ENTRY_STATE) == ENTRY_ACKED || (word & ENTRY_STATE) == ENTRY_SKIPPED; }
 static uint32_t attempt_of(uint64_t word) { return (uint32_t)(word >> ENTRY_ATTEMPT_SHIFT & ENTRY_ATTEMPTS); }
 
 /* --- Whether the words are plausible --------------------------------------------------------------------------- */
@@ -54,7 +54,7 @@ int ring_suspect(const Ring *ring) {
     return !bounds(ring, &head_again, &tail_again) || (head == head_again && tail == tail_again && !next_follows(ring, tail));
 }
 
-/* --- Moving the position behind acknowledged entries --------------------------------------------------------------- */
+/* --- Moving the position behind acknowledged entries ----------------------------------------------------------- */
 
 static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
     uint64_t first = get_u64(shared + CURSOR_SLOT_0), second = get_u64(shared + CURSOR_SLOT_1);
@@ -67,12 +67,12 @@ static int oldest_is_acknowledged(const Ring *ring) {
 }
 
 /* Returns what other processes may wait for; DAMAGED, with nothing changed, if the words are not plausible. */
-static int follow(const Ring *ring) {
+static int move_position(const Ring *ring) {
     uint64_t head, tail, word;
     if (!bounds(ring, &head, &tail) || !next_follows(ring, tail)) return DAMAGED;
     int was_full = tail - head >= GROUP_ENTRIES;
     while (head != tail && is_done(word = load_acquire_u64(at(ring, head)))) {
-        if ((word & ENTRY_STATE) == ENTRY_PASSED)
+        if ((word & ENTRY_STATE) == ENTRY_SKIPPED)
             store_release_u64(at(ring, head), word & ~(uint64_t)ENTRY_STATE); /* the member that reuses the entry must find it acknowledged */
         head++;
     }
@@ -88,10 +88,10 @@ static int follow(const Ring *ring) {
 
 /* Unless another member has the lock, which then does so: a lock holder checks after it releases. That is safe because
  * releasing is a fence, and so is acknowledging. */
-static int move_on(const Ring *ring) {
+static int advance_position(const Ring *ring) {
     int changes = 0;
     while (!(changes & DAMAGED) && oldest_is_acknowledged(ring) && swap_if_u32(lock_of(ring), 0, ring->owner)) {
-        changes |= follow(ring);
+        changes |= move_position(ring);
         release_word(lock_of(ring));
     }
     return changes;
@@ -107,7 +107,7 @@ static int enter(const Ring *ring) {
 
 static void leave(Ring *ring) {
     release_word(lock_of(ring));
-    ring->changes |= move_on(ring);
+    ring->changes |= advance_position(ring);
 }
 
 /* --- Claims of this member ------------------------------------------------------------------------------------- */
@@ -186,15 +186,15 @@ uint32_t claim_attempt(const Claim *claim) { return attempt_of(claim->word); }
 
 /* --- Claiming --------------------------------------------------------------------------------------------------- */
 
-static void be_due(const Ring *ring, uint64_t when) {
+static void lower_due(const Ring *ring, uint64_t when) {
     uint64_t *word = (uint64_t *)((uint8_t *)ring->shared.buf + GROUP_DUE), due = __atomic_load_n(word, __ATOMIC_ACQUIRE);
     while (when < due && !__atomic_compare_exchange_n(word, &due, when, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE)) {}
 }
 
 static uint64_t later(uint64_t now, uint64_t by) { return now + by < now ? UINT64_MAX - 1 : now + by; }
 
-static void be_due_after(const Ring *ring, uint64_t now) {
-    be_due(ring, later(now, ring->lease < LOOK_AFTER ? ring->lease : LOOK_AFTER));
+static void lower_due_after(const Ring *ring, uint64_t now) {
+    lower_due(ring, later(now, ring->lease < LIVENESS_CHECK_NS ? ring->lease : LIVENESS_CHECK_NS));
 }
 
 static uint64_t word_after(const Ring *ring, uint64_t old, uint32_t attempt) {
@@ -205,18 +205,18 @@ static uint64_t word_after(const Ring *ring, uint64_t old, uint32_t attempt) {
 int ring_full(const Ring *ring) { return load(ring, GROUP_TAIL) - load(ring, GROUP_HEAD) >= GROUP_ENTRIES; }
 int ring_empty(const Ring *ring) { return load(ring, GROUP_TAIL) == load(ring, GROUP_HEAD); }
 uint64_t ring_ready(const Ring *ring) { return load(ring, GROUP_READY); }
-/* When the entries must be checked; while there are any, that is never further away than LOOK_AFTER. */
+/* When the entries must be checked; while there are any, that is never further away than LIVENESS_CHECK_NS. */
 uint64_t ring_due(const Ring *ring) {
     uint64_t due = load(ring, GROUP_DUE), now;
     if (due == UINT64_MAX && ring_empty(ring)) return due;
-    return due > (now = monotonic_ns()) + LOOK_AFTER && !ring_empty(ring) ? now : due;
+    return due > (now = monotonic_ns()) + LIVENESS_CHECK_NS && !ring_empty(ring) ? now : due;
 }
 
 int ring_is_due(const Ring *ring) {
     uint64_t due = load(ring, GROUP_DUE);
     if (due == UINT64_MAX && ring_empty(ring)) return 0;
     uint64_t now = monotonic_ns();
-    return now >= due || (due - now > LOOK_AFTER && !ring_empty(ring));
+    return now >= due || (due - now > LIVENESS_CHECK_NS && !ring_empty(ring));
 }
 void ring_next(const Ring *ring, uint64_t *offset, uint64_t *sequence) {
     *offset = load(ring, GROUP_NEXT);
@@ -243,13 +243,13 @@ enum claimed ring_claim(Ring *ring, uint64_t seen, uint64_t seen_sequence, uint6
     store(ring, GROUP_NEXT, end);
     store(ring, GROUP_NEXT_SEQUENCE, sequence + 1);
     store(ring, GROUP_TAIL, number + 1);
-    be_due_after(ring, now);
+    lower_due_after(ring, now);
     *claim = keep(ring, offset, sequence, number, word);
     leave(ring);
     return CLAIMED;
 }
 
-enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
+enum claimed ring_claim_ready(Ring *ring, const Claim **claim) {
     uint64_t now = monotonic_ns();
     if (!enter(ring)) return CLAIM_LOCKED;
     uint64_t count = load(ring, GROUP_READY), tail, number, old = 0;
@@ -266,13 +266,13 @@ enum claimed ring_claim_again(Ring *ring, const Claim **claim) {
     store_release_u64(entry + ENTRY_DEADLINE, later(now, ring->lease));
     store_release_u64(entry, word);
     __atomic_sub_fetch(ready, 1, __ATOMIC_SEQ_CST);
-    be_due_after(ring, now);
+    lower_due_after(ring, now);
     *claim = keep(ring, get_u64(entry + ENTRY_OFFSET), get_u64(entry + ENTRY_SEQUENCE), number, word);
     leave(ring);
     return CLAIMED;
 }
 
-/* --- Settling -------------------------------------------------------------------------------------------------- */
+/* --- Acknowledging --------------------------------------------------------------------------------------------- */
 
 static void remember_lost(Ring *ring, Claim claim) {
     PyObject *lost = Py_BuildValue("KK", (unsigned long long)claim.offset, (unsigned long long)claim.word);
@@ -295,7 +295,7 @@ static int swap_claim_word(Ring *ring, Claim *claim, uint64_t word, int report_l
 static int acknowledge(Ring *ring, Claim *claim, int report_lost) {
     uint64_t number = claim->number;
     if (!swap_claim_word(ring, claim, claim->word & ~(uint64_t)ENTRY_STATE, report_lost)) return 0;
-    if (load(ring, GROUP_HEAD) == number) ring->changes |= move_on(ring);
+    if (load(ring, GROUP_HEAD) == number) ring->changes |= advance_position(ring);
     return 1;
 }
 
@@ -326,8 +326,8 @@ static void swap_deadline(uint8_t *entry, uint64_t deadline, uint64_t due) {
     __atomic_compare_exchange_n(at, &deadline, due, 0, __ATOMIC_SEQ_CST, __ATOMIC_ACQUIRE);
 }
 
-/* Give a claim back with another deadline. While the message is out, an earlier deadline would end its lease, so an
- * earlier one is stored after the state. */
+/* Return a claim to the ring with another deadline. While the message is out, an earlier deadline would end its lease,
+ * so an earlier one is stored after the state. */
 static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int report_lost) {
     uint8_t *entry = at(ring, claim->number);
     uint64_t deadline = load_acquire_u64(entry + ENTRY_DEADLINE);
@@ -336,7 +336,7 @@ static int delay(Ring *ring, Claim *claim, uint64_t word, uint64_t due, int repo
     if (due >= deadline && load_acquire_u64(entry) == claim->word) swap_deadline(entry, deadline, due);
     int done = swap_claim_word(ring, claim, word, report_lost);
     if (done && due < deadline) swap_deadline(entry, deadline, due); /* fails if another member claimed it meanwhile */
-    be_due(ring, due);
+    lower_due(ring, due);
     return done;
 }
 
@@ -413,11 +413,11 @@ void ring_free(Ring *ring) {
 }
 
 /* (offset, sequence) of at most `most` messages that are ready to be redelivered. */
-PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
+PyObject *ring_ready_positions(const Ring *ring, Py_ssize_t most) {
     PyObject *positions = PyList_New(0);
     uint64_t number, tail;
-    int believed = bounds(ring, &number, &tail);
-    for (; positions && believed && ring_ready(ring) && number != tail && PyList_GET_SIZE(positions) < most; number++) {
+    int plausible = bounds(ring, &number, &tail);
+    for (; positions && plausible && ring_ready(ring) && number != tail && PyList_GET_SIZE(positions) < most; number++) {
         const uint8_t *entry = at(ring, number);
         if ((load_acquire_u64(entry) & ENTRY_STATE) != ENTRY_READY) continue;
         unsigned long long offset = get_u64(entry + ENTRY_OFFSET), sequence = get_u64(entry + ENTRY_SEQUENCE);
@@ -428,24 +428,24 @@ PyObject *ring_coming(const Ring *ring, Py_ssize_t most) {
     return positions;
 }
 
-static PyObject *py_move_on(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
+static PyObject *py_advance_position(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
     uint64_t owner;
     Ring ring = {.claims = NULL};
-    if (check_count("move_on", count, 2) || get_aligned(args[0], PyBUF_WRITABLE, GROUP_SIZE, "group is too short", &ring.shared)) return NULL;
+    if (check_count("advance_position", count, 2) || get_aligned(args[0], PyBUF_WRITABLE, GROUP_SIZE, "group is too short", &ring.shared)) return NULL;
     if (unsigned_from(args[1], UINT32_MAX, &owner)) {
         PyBuffer_Release(&ring.shared);
         return NULL;
     }
     ring.owner = (uint32_t)owner;
-    int changes = move_on(&ring);
+    int changes = advance_position(&ring);
     PyBuffer_Release(&ring.shared);
     return PyBool_FromLong(changes & MADE_SPACE);
 }
 
 static PyMethodDef functions[] = {
-    {"move_on", FAST(py_move_on), METH_FASTCALL,
-     "move_on(group, owner, /)\n--\n\n"
-     "Advance the position behind the acknowledged messages, unless another member has the lock: then that member "
+    {"advance_position", FAST(py_advance_position), METH_FASTCALL,
+     "advance_position(group, owner, /)\n--\n\n"
+     "Advance the position behind the acknowledged messages, unless another member has the lock, which then "
      "does so. Returns whether other processes may wait for that, because the ring was full before."},
     {NULL, NULL, 0, NULL},
 };

@@ -1,10 +1,10 @@
 /* Reading and decoding records in order, with a cursor. The reference is read/reader.py, with read/log_cursor.py.
  *
- * A reader has an offset and may read up to `limit` without looking at the shared words again. At `limit` it loads
- * them; at the end of the segment it calls `advance` for the next one.
+ * A reader has an offset and may read up to `limit` without loading the shared words again. At `limit` it loads them;
+ * at the end of the segment it calls `advance` for the next one.
  *
- * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To redeliver
- * a message, the reader moves to it for a moment; `front` is then where it resumes.
+ * With ack tracking (`unacked` is not NULL) the cursor stores where the oldest unacknowledged message begins. To
+ * redeliver a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
  * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
 #include "read/cursor_slot.h"
@@ -12,7 +12,7 @@
 #include <errno.h>
 #include <sched.h>
 
-#define STORES_PER_LOOK 16
+#define STORES_PER_CLOCK_READ 16
 #define SLICE 0.01 /* seconds that a thread may spin without checking anything else */
 #define BRIEFLY 5e-6 /* seconds; a sender at full speed needs less time than going to sleep and being woken takes */
 #define MISSES 4     /* after so many waits in which that did not help, it is tried once in WAITS_PER_WATCH waits */
@@ -38,26 +38,25 @@ int reader_enter(Reader *self) {
 /* The oldest unacknowledged message, or where we resume. */
 static void floor_of(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     const UnackedEntry *oldest = unacked_oldest(self->unacked);
-    *offset = oldest ? oldest->offset : self->again ? self->front : self->offset;
-    *sequence = oldest ? oldest->sequence : self->again ? self->front_sequence : self->sequence;
+    *offset = oldest ? oldest->offset : self->redelivering ? self->front : self->offset;
+    *sequence = oldest ? oldest->sequence : self->redelivering ? self->front_sequence : self->sequence;
 }
 
-static int raise_now(void *error) {
+static int raise_pending(void *error) {
     PyErr_SetObject((PyObject *)Py_TYPE((PyObject *)error), (PyObject *)error);
     Py_DECREF((PyObject *)error);
     return -1;
 }
 
-/* Raise the exception that is set a little later, in the main thread, if a signal handler may have raised it there,
- * which means that it is not one of the package's own. All others are written to stderr, as there is no caller to raise
- * them to. */
-static void raise_later(PyObject *where) {
+/* Report the exception that is set, which cannot be raised to a caller. If a signal handler may have raised it, so that
+ * it is not one of the package's own, it is raised a little later in the main thread; any other goes to stderr. */
+static void report_exception(PyObject *where) {
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
     PyErr_NormalizeException(&type, &error, &traceback);
     if (!is_own_error(type) && !PyErr_GivenExceptionMatches(type, PyExc_RecursionError) && in_main_thread()) {
         if (traceback) PyException_SetTraceback(error, traceback);
-        if (!Py_AddPendingCall(raise_now, Py_NewRef(error))) {
+        if (!Py_AddPendingCall(raise_pending, Py_NewRef(error))) {
             Py_DECREF(type);
             Py_DECREF(error);
             Py_XDECREF(traceback);
@@ -75,7 +74,7 @@ static void notify_loops(Reader *self) {
     if (!notify) return;
     PyErr_Fetch(&type, &error, &traceback);
     PyObject *done = PyObject_CallNoArgs(notify);
-    if (!done) raise_later(notify);
+    if (!done) report_exception(notify);
     Py_XDECREF(done);
     Py_DECREF(notify);
     PyErr_Restore(type, error, traceback);
@@ -115,30 +114,31 @@ void reader_store_cursor(Reader *self) {
     if (__builtin_expect(self->unacked != NULL, 0)) floor_of(self, &offset, &sequence);
     if (!self->stores--) {
         self->time = wall_clock_ns();
-        self->stores = STORES_PER_LOOK - 1;
+        self->stores = STORES_PER_CLOCK_READ - 1;
     }
     cursor_slot_write(self->cursor.buf, self->generation, offset, sequence, self->time);
     notify_capacity(self);
 }
 
-enum look { LOOK_RECORD, LOOK_NOTHING, LOOK_ADVANCE };
+enum reached { AT_RECORD, AT_LOG_END, AT_SEGMENT_END };
 
-/* Is there a record at our offset in the bound segment? Loads `write` before `end`, because `end` is stored first. */
-static enum look look(Reader *self) {
-    if (self->offset < self->limit) return LOOK_RECORD;
-    if (self->released) return LOOK_NOTHING;
+/* Whether there is a record at our offset in the bound segment. Loads `write` before `end`, because `end` is stored
+ * first. */
+static enum reached check_limit(Reader *self) {
+    if (self->offset < self->limit) return AT_RECORD;
+    if (self->released) return AT_LOG_END;
     uint64_t write = load_acquire_u64((uint8_t *)self->control.buf + WRITE_TAIL);
     if (self->offset >= write) {
         self->stores = 0; /* we are about to wait: the next message may come much later */
-        return LOOK_NOTHING;
+        return AT_LOG_END;
     }
-    if (!self->segment.obj || self->offset < self->begin) return LOOK_ADVANCE;
+    if (!self->segment.obj || self->offset < self->begin) return AT_SEGMENT_END;
     uint64_t end = load_acquire_u64((uint8_t *)self->segment.buf + SEGMENT_END);
     uint64_t space = (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE;
     uint64_t limit = write - self->begin < space ? write : self->begin + space;
     if (end && end < limit) limit = end;
     self->limit = limit;
-    return self->offset < limit ? LOOK_RECORD : LOOK_ADVANCE;
+    return self->offset < limit ? AT_RECORD : AT_SEGMENT_END;
 }
 
 /* Call back into Python, which moves the reader or raises. */
@@ -173,18 +173,18 @@ static PyObject *copy_payload(Reader *self, uint32_t *word, enum record_state *s
 }
 
 /* Whether the message to redeliver no longer exists: a callback has moved the reader. */
-static int is_gone(const Reader *self) { return self->again && self->offset != self->wanted; }
+static int is_gone(const Reader *self) { return self->redelivering && self->offset != self->wanted; }
 
 /* The payload of the next message, or NULL with *empty set, or NULL with an exception. Skips control records. */
 PyObject *reader_next_payload(Reader *self, int *empty, uint64_t *size) {
     *empty = 0;
     for (;;) {
-        switch (look(self)) {
-        case LOOK_NOTHING: *empty = 1; return NULL;
-        case LOOK_ADVANCE:
+        switch (check_limit(self)) {
+        case AT_LOG_END: *empty = 1; return NULL;
+        case AT_SEGMENT_END:
             if (ask(self->advance, self, NULL) || (*empty = is_gone(self))) return NULL;
             continue;
-        case LOOK_RECORD: break;
+        case AT_RECORD: break;
         }
         uint32_t word;
         enum record_state state;
@@ -250,30 +250,30 @@ PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     return item;
 }
 
-static PyObject *hand_out_tracked(Reader *self, int *empty, Given *given) {
-    if (self->ring) return reader_next_shared(self, empty, given, 1);
-    given->token = ++self->unacked->token;
-    return reader_next_tracked(self, empty, given);
+static PyObject *deliver_tracked(Reader *self, int *empty, Delivery *delivery) {
+    if (self->ring) return reader_next_shared(self, empty, delivery, 1);
+    delivery->token = ++self->unacked->token;
+    return reader_next_tracked(self, empty, delivery);
 }
 
 /* The next item, which must not be redelivered: the cursor is stored, or ack tracking has it. */
-static inline PyObject *hand_out(Reader *self, int *empty, Given *given) {
-    if (__builtin_expect(self->unacked || self->ring, 0)) return hand_out_tracked(self, empty, given);
-    PyObject *item = reader_next_item(self, empty, &given->offset);
+static inline PyObject *deliver(Reader *self, int *empty, Delivery *delivery) {
+    if (__builtin_expect(self->unacked || self->ring, 0)) return deliver_tracked(self, empty, delivery);
+    PyObject *item = reader_next_item(self, empty, &delivery->offset);
     if (!item) return NULL;
     reader_store_cursor(self);
-    given->sequence = self->sequence - 1;
-    given->attempt = 1;
-    given->token = 0;
+    delivery->sequence = self->sequence - 1;
+    delivery->attempt = 1;
+    delivery->token = 0;
     return item;
 }
 
 PyObject *reader_take_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     int empty;
-    Given given;
+    Delivery delivery;
     if (reader_enter(self)) return NULL;
-    PyObject *item = hand_out(self, &empty, &given);
+    PyObject *item = deliver(self, &empty, &delivery);
     reader_leave(self);
     return item || !empty ? item : Py_NewRef(nothing);
 }
@@ -323,12 +323,12 @@ PyObject *reader_step(PyObject *op) { return slice_over() ? NULL : reader_now(op
 
 static PyObject *take_tuple(Reader *self, int with_attempt) {
     int empty;
-    Given given;
+    Delivery delivery;
     if (reader_enter(self)) return NULL;
-    PyObject *item = hand_out(self, &empty, &given), *result = NULL;
+    PyObject *item = deliver(self, &empty, &delivery), *result = NULL;
     if (item) {
-        unsigned long long offset = given.offset, sequence = given.sequence, token = given.token;
-        result = with_attempt ? Py_BuildValue("NKKIK", item, offset, sequence, (unsigned int)given.attempt, token)
+        unsigned long long offset = delivery.offset, sequence = delivery.sequence, token = delivery.token;
+        result = with_attempt ? Py_BuildValue("NKKIK", item, offset, sequence, (unsigned int)delivery.attempt, token)
                               : Py_BuildValue("NKK", item, offset, sequence);
     } else if (empty)
         result = Py_NewRef(nothing);
@@ -381,7 +381,7 @@ static int list_add(PyObject *items, PyObject *item) {
 PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     int empty;
-    Given given;
+    Delivery delivery;
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL); /* a number that is too large means all */
     if (wanted == -1 && PyErr_Occurred()) return NULL;
     PyObject *items = new_list(wanted);
@@ -392,9 +392,9 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
     uint64_t before = self->offset, sequence = self->sequence, had = self->ring ? self->ring->last : 0;
     if (self->unacked) self->unacked->token++;
     while (PyList_GET_SIZE(items) < wanted) {
-        PyObject *item = self->ring   ? reader_next_shared(self, &empty, &given, !PyList_GET_SIZE(items))
-                         : self->unacked ? reader_next_tracked(self, &empty, &given)
-                                      : reader_next_item(self, &empty, &given.offset);
+        PyObject *item = self->ring   ? reader_next_shared(self, &empty, &delivery, !PyList_GET_SIZE(items))
+                         : self->unacked ? reader_next_tracked(self, &empty, &delivery)
+                                      : reader_next_item(self, &empty, &delivery.offset);
         if (!item) {
             /* Items before an error are returned; the next call raises the error. */
             if (empty || (PyList_GET_SIZE(items) && PyErr_ExceptionMatches(PyExc_Exception))) PyErr_Clear();
@@ -412,8 +412,8 @@ PyObject *reader_take_many_method(PyObject *op, PyObject *most) {
 }
 
 /* Move to a record boundary. Unacknowledged deliveries from there on are forgotten, as they are read again anyway. */
-static void stand_at(Reader *self, uint64_t offset, uint64_t sequence) {
-    if (self->unacked && !self->again) unacked_drop_from(self->unacked, offset);
+static void move_to(Reader *self, uint64_t offset, uint64_t sequence) {
+    if (self->unacked && !self->redelivering) unacked_drop_from(self->unacked, offset);
     self->offset = offset;
     self->sequence = sequence;
     self->limit = 0;
@@ -430,7 +430,7 @@ PyObject *reader_move_method(PyObject *op, PyObject *const *args, Py_ssize_t cou
      * return. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
-    stand_at(self, offset, sequence);
+    move_to(self, offset, sequence);
     if (!inside) reader_leave(self);
     Py_RETURN_NONE;
 }
@@ -442,7 +442,7 @@ PyObject *reader_move_from_method(PyObject *op, PyObject *const *args, Py_ssize_
         unsigned_from(args[1], UINT64_MAX, &offset) || unsigned_from(args[2], UINT64_MAX, &sequence) || reader_enter(self))
         return NULL;
     int there = self->offset == expected && !self->released;
-    if (there) stand_at(self, offset, sequence);
+    if (there) move_to(self, offset, sequence);
     reader_leave(self);
     return PyBool_FromLong(there);
 }

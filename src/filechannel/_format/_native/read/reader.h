@@ -1,5 +1,5 @@
-/* What the files that make up Reader share. reader.c reads and hands out, reader_group_claims.c does so with ack tracking
- * and in groups, reader_acknowledge.c acknowledges, and reader_type.c defines the type. */
+/* What the files that make up Reader share. reader.c reads and delivers, reader_group_claims.c does so with ack
+ * tracking and in groups, reader_acknowledge.c acknowledges, and reader_type.c defines the type. */
 #pragma once
 #include "core.h"
 
@@ -12,9 +12,9 @@ typedef struct {
     uint64_t generation; /* of the newest cursor slot */
     uint64_t time;       /* of the cursor: when it was last moved, or a few messages earlier */
     unsigned int stores; /* stores of the cursor until the clock is read again */
-    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is handed out */
-    char again;          /* we are at `wanted`, which is redelivered */
-    Callee decode;       /* no callable: hand out the payload itself */
+    UnackedRing *unacked;          /* NULL: no ack tracking, the cursor follows what is delivered */
+    char redelivering;   /* we are at `wanted`, which is redelivered */
+    Callee decode;       /* no callable: deliver the payload itself */
     char reuse;          /* decode accepts any buffer and does not keep it */
     Scratch *scratch;
     PyObject *advance, *damaged, *refuse;
@@ -28,15 +28,15 @@ typedef struct {
     uint64_t wanted, front, front_sequence; /* while a message is redelivered: its offset, and where we resume */
     Ring *ring;     /* NULL: not a member of a group */
     PyObject *tend; /* called when an entry of the group is due, or its lock was held for too long */
-    uint64_t seen, seen_sequence; /* the position of the group when we last followed it */
-    char follows;                 /* whether that is known */
+    uint64_t seen, seen_sequence; /* the position of the group when we last moved to it */
+    char seen_is_valid;           /* whether that is known */
 } Reader;
 
 /* One delivery. */
 typedef struct {
     uint64_t offset, sequence, token;
     uint32_t attempt;
-} Given;
+} Delivery;
 
 /* An address that is unique to this thread: cheaper than asking for its id. */
 static inline const void *reader_thread(void) { return &slice_units; }
@@ -63,8 +63,8 @@ PyObject *reader_move_from_method(PyObject *op, PyObject *const *args, Py_ssize_
 
 /* reader_group_claims.c */
 int reader_is_sealed(const Reader *self);
-PyObject *reader_next_tracked(Reader *self, int *empty, Given *given);
-PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first);
+PyObject *reader_next_tracked(Reader *self, int *empty, Delivery *delivery);
+PyObject *reader_next_shared(Reader *self, int *empty, Delivery *delivery, int first);
 
 /* reader_acknowledge.c */
 int reader_is_drained(const Reader *self);
@@ -81,5 +81,5 @@ PyObject *reader_redeliver_method(PyObject *op, PyObject *const *args, Py_ssize_
 PyObject *reader_outlook_method(PyObject *op, PyObject *none);
 PyObject *reader_acknowledge_before_method(PyObject *op, PyObject *given);
 PyObject *reader_redeliver_all_method(PyObject *op, PyObject *none);
-PyObject *reader_coming_method(PyObject *op, PyObject *most);
+PyObject *reader_ready_positions_method(PyObject *op, PyObject *most);
 PyObject *reader_forget_method(PyObject *op, PyObject *none);

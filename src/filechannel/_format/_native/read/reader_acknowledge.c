@@ -6,7 +6,7 @@
 PyObject *reader_track_acks_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
     if (self->unacked || self->ring) {
-        PyErr_SetString(PyExc_ValueError, "said before");
+        PyErr_SetString(PyExc_ValueError, "already set up");
         return NULL;
     }
     if (!(self->unacked = unacked_new())) return PyErr_NoMemory();
@@ -19,7 +19,7 @@ PyObject *reader_share_method(PyObject *op, PyObject *const *args, Py_ssize_t co
     if (check_count("share", count, 4) || unsigned_from(args[1], UINT32_MAX, &owner) || unsigned_from(args[2], UINT64_MAX, &lease)) return NULL;
     if (self->released) return raise_closed(), NULL;
     if (self->unacked || self->ring) {
-        PyErr_SetString(PyExc_ValueError, "said before");
+        PyErr_SetString(PyExc_ValueError, "already set up");
         return NULL;
     }
     if (!(self->ring = ring_new(args[0], (uint32_t)owner, lease))) return NULL;
@@ -35,8 +35,8 @@ int reader_ack(PyObject *op, uint64_t count) {
     return done;
 }
 
-/* Whether everything in a sealed channel was handed out: more records than the seal may lie behind the last message. */
-static int all_handed_out(const Reader *self) {
+/* Whether everything in a sealed channel was delivered: more records than the seal may lie behind the last message. */
+static int all_delivered(const Reader *self) {
     const uint8_t *tail = (const uint8_t *)self->control.buf + WRITE_TAIL;
     uint64_t offset, sequence, end = load_acquire_u64(tail);
     ring_next(self->ring, &offset, &sequence);
@@ -47,7 +47,7 @@ static int all_handed_out(const Reader *self) {
 
 int reader_is_drained(const Reader *self) {
     if (!reader_is_sealed(self) || (self->unacked && unacked_oldest(self->unacked))) return 0;
-    return !self->ring || (ring_empty(self->ring) && all_handed_out(self));
+    return !self->ring || (ring_empty(self->ring) && all_delivered(self));
 }
 
 int reader_must_wake(PyObject *op) {
@@ -133,8 +133,8 @@ PyObject *reader_outlook_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     const Reader *self = (Reader *)op;
     const UnackedEntry *waiting;
     if (!reader_tracks_acks(self) || !unacked_in_order(self->unacked, &waiting)) Py_RETURN_NONE;
-    uint64_t offset = waiting ? waiting->offset : self->again ? self->front : self->offset;
-    uint64_t sequence = waiting ? waiting->sequence : self->again ? self->front_sequence : self->sequence;
+    uint64_t offset = waiting ? waiting->offset : self->redelivering ? self->front : self->offset;
+    uint64_t sequence = waiting ? waiting->sequence : self->redelivering ? self->front_sequence : self->sequence;
     return Py_BuildValue("KKK", (unsigned long long)self->unacked->out, (unsigned long long)offset, (unsigned long long)sequence);
 }
 
@@ -152,11 +152,11 @@ PyObject *reader_redeliver_all_method(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-PyObject *reader_coming_method(PyObject *op, PyObject *most) {
+PyObject *reader_ready_positions_method(PyObject *op, PyObject *most) {
     Reader *self = (Reader *)op;
     Py_ssize_t wanted = PyNumber_AsSsize_t(most, NULL);
     if (wanted == -1 && PyErr_Occurred()) return NULL;
-    if (self->ring) return ring_coming(self->ring, wanted);
+    if (self->ring) return ring_ready_positions(self->ring, wanted);
     PyObject *positions = PyList_New(0);
     if (!positions || !self->unacked || !unacked_ready(self->unacked)) return positions;
     const UnackedEntry *entry;

@@ -4,19 +4,19 @@
 /* --- Ack tracking: a delivery stays ours until it is acknowledged ----------------------------------------------- */
 
 /* Move to the next message to redeliver. */
-static void step_back(Reader *self, const UnackedEntry *entry) {
+static void begin_redelivery(Reader *self, const UnackedEntry *entry) {
     self->front = self->offset;
     self->front_sequence = self->sequence;
     self->wanted = self->offset = entry->offset;
     self->sequence = entry->sequence;
     self->limit = 0;
-    self->again = 1;
+    self->redelivering = 1;
 }
 
 /* Return to where the reader resumes; if a callback moved it, the messages that waited in between no longer exist. */
-static void step_forward(Reader *self, int taken) {
+static void end_redelivery(Reader *self, int taken) {
     uint64_t offset = self->offset, sequence = self->sequence;
-    self->again = 0;
+    self->redelivering = 0;
     self->limit = 0;
     self->offset = self->front;
     self->sequence = self->front_sequence;
@@ -30,31 +30,31 @@ static void step_forward(Reader *self, int taken) {
 }
 
 /* The next item with ack tracking: redelivered messages first, then new ones. */
-PyObject *reader_next_tracked(Reader *self, int *empty, Given *given) {
+PyObject *reader_next_tracked(Reader *self, int *empty, Delivery *delivery) {
     UnackedRing *unacked = self->unacked;
     const UnackedEntry *entry;
     while ((entry = unacked_first_ready(unacked))) {
-        step_back(self, entry);
-        PyObject *item = reader_next_item(self, empty, &given->offset);
+        begin_redelivery(self, entry);
+        PyObject *item = reader_next_item(self, empty, &delivery->offset);
         int gone = !item && *empty && self->offset != self->wanted;
-        given->sequence = self->sequence - 1;
-        step_forward(self, item != NULL);
-        if (item) given->attempt = unacked_hand_out(unacked, given->offset);
+        delivery->sequence = self->sequence - 1;
+        end_redelivery(self, item != NULL);
+        if (item) delivery->attempt = unacked_mark_redelivered(unacked, delivery->offset);
         if (!gone) return item;
     }
     if (unacked_reserve(unacked)) {
         *empty = 0;
         return NULL;
     }
-    PyObject *item = reader_next_item(self, empty, &given->offset);
+    PyObject *item = reader_next_item(self, empty, &delivery->offset);
     if (!item) return NULL;
-    given->sequence = self->sequence - 1;
-    given->attempt = 1;
-    unacked_push(unacked, given->offset, given->sequence);
+    delivery->sequence = self->sequence - 1;
+    delivery->attempt = 1;
+    unacked_push(unacked, delivery->offset, delivery->sequence);
     return item;
 }
 
-/* --- Group claims: a delivery is ours until it is acknowledged, or the lease expires --------------------------------- */
+/* --- Group claims: a delivery is ours until it is acknowledged, or the lease expires ---------------------------- */
 
 int reader_is_sealed(const Reader *self) {
     return (load_acquire_u32((uint8_t *)self->control.buf + STATE) & STATE_SEALED) != 0;
@@ -64,12 +64,12 @@ int reader_is_sealed(const Reader *self) {
 static int tend(Reader *self) {
     PyObject *done = PyObject_CallOneArg(self->tend, (PyObject *)self);
     if (!done) return -1;
-    int goes_on = done != Py_False;
+    int may_continue = done != Py_False;
     Py_DECREF(done);
-    return goes_on;
+    return may_continue;
 }
 
-/* The words of the group contradict each other: Python checks them with the lock unacked, and raises unless it was a
+/* The words of the group contradict each other: Python checks them with the lock held, and raises unless it was a
  * race. */
 #define MOST_RACES 1000
 static int check_damage(Reader *self, int *races) {
@@ -79,27 +79,27 @@ static int check_damage(Reader *self, int *races) {
 }
 
 /* Move to the position of the group; return whether that changed it. Control records in between stay consumed. */
-static int follow_group(Reader *self) {
+static int update_position(Reader *self) {
     uint64_t offset, sequence;
     ring_next(self->ring, &offset, &sequence);
-    if (self->follows && offset == self->seen && sequence == self->seen_sequence) return 0;
+    if (self->seen_is_valid && offset == self->seen && sequence == self->seen_sequence) return 0;
     self->offset = self->seen = offset;
     self->sequence = self->seen_sequence = sequence;
-    self->follows = 1;
+    self->seen_is_valid = 1;
     if (offset < self->begin) self->limit = 0;
     return 1;
 }
 
 /* The payload of a redelivered message; NULL with *empty: it no longer exists; NULL otherwise: an exception, and the
  * claim was returned to the ring. */
-static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *size) {
-    self->follows = 0;
+static PyObject *read_redelivered(Reader *self, Claim claim, int *empty, uint64_t *size) {
+    self->seen_is_valid = 0;
     self->wanted = self->offset = claim.offset;
     self->sequence = claim.sequence;
     self->limit = 0;
-    self->again = 1;
+    self->redelivering = 1;
     PyObject *payload = reader_next_payload(self, empty, size);
-    self->again = 0;
+    self->redelivering = 0;
     if (payload) return payload;
     PyObject *type, *error, *traceback;
     PyErr_Fetch(&type, &error, &traceback);
@@ -115,19 +115,19 @@ static PyObject *read_again(Reader *self, Claim claim, int *empty, uint64_t *siz
 static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *size) {
     Ring *ring = self->ring;
     const Claim *claim = NULL;
-    int goes_on = 1, races = 0;
+    int may_continue = 1, races = 0;
     *empty = 0;
     if (self->released) return *empty = 1, NULL;
-    if (ring_is_due(ring)) goes_on = tend(self);
-    while (goes_on > 0 && !self->released) {
+    if (ring_is_due(ring)) may_continue = tend(self);
+    while (may_continue > 0 && !self->released) {
         if (ring_reserve(ring)) return NULL;
         enum claimed outcome;
         PyObject *payload = NULL;
         if (ring_ready(ring)) {
-            outcome = ring_claim_again(ring, &claim);
+            outcome = ring_claim_ready(ring, &claim);
             if (outcome == CLAIMED) {
                 *claimed = *claim;
-                payload = read_again(self, *claimed, empty, size);
+                payload = read_redelivered(self, *claimed, empty, size);
                 if (payload || !*empty) return payload;
                 *empty = 0;
                 continue;
@@ -135,12 +135,12 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
         } else {
             if (ring_full(ring)) {
                 if (!ring_suspect(ring)) break;
-                goes_on = check_damage(self, &races);
+                may_continue = check_damage(self, &races);
                 continue;
             }
-            if (follow_group(self) && ring_suspect(ring)) {
-                self->follows = 0;
-                goes_on = check_damage(self, &races);
+            if (update_position(self) && ring_suspect(ring)) {
+                self->seen_is_valid = 0;
+                may_continue = check_damage(self, &races);
                 continue;
             }
             payload = reader_next_payload(self, empty, size);
@@ -160,16 +160,16 @@ static PyObject *claim_next(Reader *self, int *empty, Claim *claimed, uint64_t *
             }
             Py_DECREF(payload);
         }
-        if (outcome == CLAIM_LOCKED) goes_on = tend(self);
-        if (outcome == CLAIM_DAMAGED) goes_on = check_damage(self, &races);
+        if (outcome == CLAIM_LOCKED) may_continue = tend(self);
+        if (outcome == CLAIM_DAMAGED) may_continue = check_damage(self, &races);
     }
-    *empty = goes_on >= 0;
+    *empty = may_continue >= 0;
     return NULL;
 }
 
 /* The next item that no other member has. An item that does not decode stays claimed and is set apart, unless items
  * were taken before it in the same call: then it is returned to the ring. */
-PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) {
+PyObject *reader_next_shared(Reader *self, int *empty, Delivery *delivery, int first) {
     Claim claim;
     uint64_t size;
     PyObject *payload = claim_next(self, empty, &claim, &size);
@@ -179,7 +179,7 @@ PyObject *reader_next_shared(Reader *self, int *empty, Given *given, int first) 
         if (*empty && changes && !self->released && tend(self) < 0) *empty = 0;
         return NULL;
     }
-    *given = (Given){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
+    *delivery = (Delivery){.offset = claim.offset, .sequence = claim.sequence, .token = claim.word, .attempt = claim_attempt(&claim)};
     slice_charge(size);
     if (!self->decode.callable) return payload;
     PyObject *item = callee_call(&self->decode, &payload, 1);

@@ -55,7 +55,7 @@ static PyObject *py_sleep_with(PyObject *op, PyObject *const *args, Py_ssize_t c
     if (spin == -1.0 && PyErr_Occurred()) return NULL;
     if (self->released) return raise_closed(), NULL;
     if (self->sleepers.obj || self->control.readonly) {
-        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "said before" : "control page cannot be written to");
+        PyErr_SetString(PyExc_ValueError, self->sleepers.obj ? "already set up" : "control page cannot be written to");
         return NULL;
     }
     if (get_aligned(args[0], PyBUF_WRITABLE, 8, "sleepers is too short", &self->sleepers)) {
@@ -75,7 +75,7 @@ static PyObject *py_notify_capacity(PyObject *op, PyObject *notify) {
 /* The current log position; a group member that is not reading has the position of the group. */
 static void log_position_in_group(const Reader *self, uint64_t *offset, uint64_t *sequence) {
     ring_next(self->ring, offset, sequence);
-    if (!self->follows || *offset != self->seen || *sequence != self->seen_sequence) return;
+    if (!self->seen_is_valid || *offset != self->seen || *sequence != self->seen_sequence) return;
     *offset = self->offset;
     *sequence = self->sequence;
 }
@@ -88,10 +88,10 @@ static void log_position_of(const Reader *self, uint64_t *offset, uint64_t *sequ
 
 static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     Reader *self = (Reader *)op;
-    /* A thread in a call stores the cursor first: what it hands out must not be redelivered. */
+    /* A thread in a call stores the cursor first: what it delivers must not be redelivered. */
     int inside = self->owner == reader_thread();
     if (!inside && reader_enter(self)) return NULL;
-    int gave = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
+    int returned = reader_shares(self) && ring_redeliver_from(self->ring, 0, 1);
     uint64_t offset, sequence;
     if (self->ring && !self->released && !inside) { /* the ring cannot be read later */
         log_position_in_group(self, &offset, &sequence);
@@ -102,7 +102,7 @@ static PyObject *py_release(PyObject *op, PyObject *Py_UNUSED(none)) {
     unbind(self);
     release_view(&self->cursor);
     if (!inside) reader_leave(self);
-    return PyBool_FromLong(gave);
+    return PyBool_FromLong(returned);
 }
 
 /* The generation of the newest complete slot, which the next store must not overwrite. */
@@ -224,7 +224,7 @@ static PyObject *get_drained(PyObject *op, void *Py_UNUSED(closure)) { return Py
 static PyMethodDef methods[] = {
     {"take", reader_take_method, METH_NOARGS, "take($self, /)\n--\n\nReturn the next item, decoded, or NOTHING."},
     {"take_or_yield", reader_take_or_yield_method, METH_NOARGS,
-     "take_or_yield($self, /)\n--\n\nThe same for a coroutine: NOTHING also if the task has to yield first."},
+     "take_or_yield($self, /)\n--\n\nLike `take`, for a coroutine: NOTHING also if the task has to yield first."},
     {"take_record", reader_take_record_method, METH_NOARGS,
      "take_record($self, /)\n--\n\nReturn (item, offset, sequence), or NOTHING."},
     {"take_delivery", reader_take_delivery_method, METH_NOARGS,
@@ -243,7 +243,8 @@ static PyMethodDef methods[] = {
     {"sleep_with", FAST(py_sleep_with), METH_FASTCALL,
      "sleep_with($self, sleepers, spin, /)\n--\n\n"
      "Let threads that receive sleep in the reader after spinning for *spin* seconds, and count them in "
-     "*sleepers*. That saves the cost of Python calls."},
+     "*sleepers*. The C core does that, to save the cost of Python calls; with the pure-Python implementation the "
+     "caller sleeps."},
     {"notify_capacity", py_notify_capacity, METH_O,
      "notify_capacity($self, notify, /)\n--\n\n"
      "Call this when the cursor moved and event loops wait for capacity."},
@@ -284,8 +285,8 @@ static PyMethodDef methods[] = {
      "acknowledge_before($self, offset, /)\n--\n\nAcknowledge every delivery that begins before an offset."},
     {"redeliver_all", reader_redeliver_all_method, METH_NOARGS,
      "redeliver_all($self, /)\n--\n\nRedeliver everything outstanding; the attempt is not counted."},
-    {"coming", reader_coming_method, METH_O,
-     "coming($self, most, /)\n--\n\n"
+    {"ready_positions", reader_ready_positions_method, METH_O,
+     "ready_positions($self, most, /)\n--\n\n"
      "Return (offset, sequence) of at most *most* messages that are ready to be redelivered."},
     {"forget", reader_forget_method, METH_NOARGS, "forget($self, /)\n--\n\nForget all deliveries: the cursor moves to the next new message."},
     {"release", py_release, METH_NOARGS, "release($self, /)\n--\n\n"
@@ -299,7 +300,7 @@ static PyGetSetDef getset[] = {
     {"sequence", get_sequence, NULL, "Number of the next message: its sequence.", NULL},
     {"outstanding", get_outstanding, NULL, "How many deliveries are outstanding: neither acknowledged nor redelivered.", NULL},
     {"ready", get_ready, NULL, "How many messages are ready to be redelivered before new ones.", NULL},
-    {"full", get_full, NULL, "Whether nothing new can be handed out before a delivery is acknowledged.", NULL},
+    {"full", get_full, NULL, "Whether nothing new can be delivered before a delivery is acknowledged.", NULL},
     {"next_due", get_next_due, NULL, "When the next delayed message is redelivered, in ns of the monotonic clock; 0 if none is delayed. For a "
      "group member: when a member must check the claims of the group.", NULL},
     {"drained", get_drained, NULL, "Whether the channel is sealed, and no delivery is unacknowledged.", NULL},

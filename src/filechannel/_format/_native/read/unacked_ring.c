@@ -1,7 +1,7 @@
 /* The deliveries that are not acknowledged, in order of offset. The reference is read/unacked_ring.py.
  *
- * A ring: new entries are added at the tail, and acknowledged ones are removed at the head. Indices only increase; masked
- * they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
+ * A ring: new entries are added at the tail, and acknowledged ones are removed at the head. Indices only increase;
+ * masked they are array indices. Nothing in here calls Python, so a thread with the GIL sees a consistent state. */
 #include "core.h"
 
 #define FIRST_CAPACITY 16
@@ -56,7 +56,7 @@ static void leave_state(UnackedRing *unacked, const UnackedEntry *entry) {
 
 static void acknowledge(UnackedRing *unacked, UnackedEntry *entry) {
     leave_state(unacked, entry);
-    entry->state = UNACKED_SETTLED;
+    entry->state = UNACKED_ACKED;
 }
 
 static void redeliver(UnackedRing *unacked, uint64_t index, uint64_t due, int counted) {
@@ -75,7 +75,7 @@ static void redeliver(UnackedRing *unacked, uint64_t index, uint64_t due, int co
 /* Drop the acknowledged entries before the oldest one that is not acknowledged; returns whether there were any. */
 static int trim(UnackedRing *unacked) {
     uint64_t before = unacked->head;
-    while (unacked->head != unacked->tail && entry_at(unacked, unacked->head)->state == UNACKED_SETTLED) unacked->head++;
+    while (unacked->head != unacked->tail && entry_at(unacked, unacked->head)->state == UNACKED_ACKED) unacked->head++;
     return unacked->head != before;
 }
 
@@ -153,14 +153,14 @@ static int find(const UnackedRing *unacked, uint64_t offset, uint64_t *found) {
     return low < unacked->tail && entry_at(unacked, low)->offset == offset;
 }
 
-static int find_out(const UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t *index) {
+static int find_outstanding(const UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t *index) {
     return find(unacked, offset, index) && entry_at(unacked, *index)->state == UNACKED_OUT && entry_at(unacked, *index)->token == token;
 }
 
 int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, int *moved) {
     uint64_t index;
     *moved = 0;
-    if (!find_out(unacked, offset, token, &index)) return 0;
+    if (!find_outstanding(unacked, offset, token, &index)) return 0;
     acknowledge(unacked, entry_at(unacked, index));
     *moved = trim(unacked);
     return 1;
@@ -168,7 +168,7 @@ int unacked_acknowledge(UnackedRing *unacked, uint64_t offset, uint64_t token, i
 
 int unacked_redeliver(UnackedRing *unacked, uint64_t offset, uint64_t token, uint64_t due, int counted) {
     uint64_t index;
-    if (!find_out(unacked, offset, token, &index)) return 0;
+    if (!find_outstanding(unacked, offset, token, &index)) return 0;
     redeliver(unacked, index, due, counted);
     return 1;
 }
@@ -217,8 +217,8 @@ const UnackedEntry *unacked_next_ready(const UnackedRing *unacked, uint64_t *ind
     return NULL;
 }
 
-/* PendingEntry a message as handed out again; returns its attempt. */
-uint32_t unacked_hand_out(UnackedRing *unacked, uint64_t offset) {
+/* Mark a message as delivered again; returns its attempt. */
+uint32_t unacked_mark_redelivered(UnackedRing *unacked, uint64_t offset) {
     uint64_t index;
     if (!find(unacked, offset, &index)) return 1;
     UnackedEntry *entry = entry_at(unacked, index);
