@@ -14,7 +14,7 @@ from .harness import Bench, Round, run_interleaved
 from .in_turn import through_queue
 from .messages import RAW
 from .report import Finding
-from .workers import Team
+from .workers import Workers
 
 TITLE = "1 process -> 1 process"
 _QUEUE_REPEAT = 3
@@ -26,7 +26,7 @@ _PEERS = 5_000
 
 async def measure(bench: Bench) -> list[Finding]:
     with bench.scratch() as directory, ChildProcesses() as processes:
-        raw, struct = Team(processes, directory / "raw", "raw"), Team(processes, directory / "struct", "struct")
+        raw, struct = Workers(processes, directory / "raw", "raw"), Workers(processes, directory / "struct", "struct")
         multiprocessing_raw = processes.start(peers.__name__, "multiprocessing_raw")
         multiprocessing_struct = processes.start(peers.__name__, "multiprocessing_struct")
 

@@ -26,8 +26,8 @@ class Passage(NamedTuple):
     """Nanoseconds of CPU time per message that the writers used."""
 
 
-class Team:
-    """Writers and readers of one channel, each in a process, started and waiting."""
+class Workers:
+    """Writers and readers of one channel: processes that are started and wait for commands."""
 
     def __init__(self, processes: ChildProcesses, path: Path, kind: str, writers: int = 1, readers: int = 1) -> None:
         self._readers = [processes.start(__name__, "reader", path, kind, number) for number in range(readers)]

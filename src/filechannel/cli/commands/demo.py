@@ -34,11 +34,11 @@ class _Result(NamedTuple):
 def demo(
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="The Spark pipeline too, which needs Java.")] = True,
 ) -> int:
-    """Show what a channel promises, on this machine.
+    """Test what a channel promises, on this machine.
 
-    It takes less than three minutes. Processes are killed with SIGKILL while they send and while they work, a gigabyte
-    goes through a few megabytes of disk, a stream goes through Spark, and the figures of this machine close the show.
-    Everything happens in a temporary directory, which is removed.
+    The demo kills processes with SIGKILL while they send and while they handle messages, sends a gigabyte through a
+    channel that occupies a few megabytes of disk, runs a stream through Spark, and measures the speed of this machine.
+    It takes less than three minutes. All files are in a temporary directory, which is removed.
 
     Exits with 0 if every promise was kept, and with 1 if not.
 
@@ -50,23 +50,23 @@ def demo(
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="filechannel-demo-") as name:
         directory = Path(name)
-        results = [*_kills(directory / "orders"), *_group(directory), *_bounds(directory / "bytes")]
+        results = [*_crashes(directory / "orders"), *_group(directory), *_bounds(directory / "bytes")]
         if spark:
             results += _pipeline(directory)
         show(_figures(directory))
     return _close(results, time.monotonic() - began)
 
 
-def _kills(path: Path) -> list[_Result]:
+def _crashes(path: Path) -> list[_Result]:
     from ..demo import pictures
-    from ..demo.crash_act import KILLS, survive_kills
+    from ..demo.crash_act import CRASHES, crash_repeatedly
 
     _announce("A process sends orders as fast as it can, and is killed with SIGKILL.")
-    end = _play(survive_kills(path), pictures.kills)
+    end = _play(crash_repeatedly(path), pictures.crashes)
     show("(a step can be accepted that the killed process had no time left to report)")
     accepted, lost = (sum(getattr(outcome, name) for outcome in end.outcomes) for name in ("accepted", "lost"))
     outcome = f"{counted(accepted, 'order')} accepted, {number(lost)} lost"
-    return [_Result(f"{KILLS} kills of a sender", outcome, end.is_fine)]
+    return [_Result(f"{CRASHES} kills of a sender", outcome, end.is_fine)]
 
 
 def _group(directory: Path) -> list[_Result]:

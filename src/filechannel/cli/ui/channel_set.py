@@ -72,7 +72,7 @@ class ChannelSet:
         for path in [path for path in self._pictures if path not in paths]:
             del self._pictures[path]
         for path in paths:
-            self._look_at(self._pictures.setdefault(path, Picture(path)))
+            self._update(self._pictures.setdefault(path, Picture(path)))
         return [self._pictures[path] for path in paths]
 
     def _paths(self) -> list[Path]:
@@ -86,7 +86,7 @@ class ChannelSet:
                     found.update(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
         return sorted(found)
 
-    def _look_at(self, picture: Picture) -> None:
+    def _update(self, picture: Picture) -> None:
         path = picture.path
         try:
             if path not in self._watches:
