@@ -8,7 +8,7 @@ from __future__ import annotations
 from .child_processes import ChildProcesses
 from .harness import Bench, Round, Series, run_interleaved
 from .report import Finding
-from .workers import Passage, Workers
+from .workers import Transfer, Workers
 
 TITLE = "1 process -> 8 processes, 12 bytes raw"
 _READERS = 8
@@ -21,9 +21,9 @@ async def measure(bench: Bench) -> list[Finding]:
 
     def contestant(name: str, workers: Workers, count: int, *, batched: bool) -> Round:
         async def run() -> float:
-            passage: Passage = workers.pass_on(count, batched=batched)
-            cpu.setdefault(name, []).append(passage.cpu)
-            return passage.elapsed
+            transfer: Transfer = workers.transfer(count, batched=batched)
+            cpu.setdefault(name, []).append(transfer.cpu)
+            return transfer.elapsed
 
         return run
 

@@ -31,16 +31,16 @@ async def measure(bench: Bench) -> list[Finding]:
         multiprocessing_struct = processes.start(peers.__name__, "multiprocessing_struct")
 
         async def raw_batched() -> float:
-            return raw.pass_on(_BATCHED, batched=True).elapsed
+            return raw.transfer(_BATCHED, batched=True).elapsed
 
         async def raw_one_by_one() -> float:
-            return raw.pass_on(_ONE_BY_ONE, batched=False).elapsed
+            return raw.transfer(_ONE_BY_ONE, batched=False).elapsed
 
         async def struct_batched() -> float:
-            return struct.pass_on(_STRUCTS, batched=True).elapsed
+            return struct.transfer(_STRUCTS, batched=True).elapsed
 
         async def struct_one_by_one() -> float:
-            return struct.pass_on(_STRUCTS, batched=False).elapsed
+            return struct.transfer(_STRUCTS, batched=False).elapsed
 
         async def through_multiprocessing() -> float:
             return peers.run_pair(multiprocessing_raw, _PEERS)

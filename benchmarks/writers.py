@@ -22,7 +22,7 @@ async def measure(bench: Bench) -> list[Finding]:
 
         def contestant(writers: int, count: int, *, batched: bool) -> Round:
             async def run() -> float:
-                return workers.pass_on(count, batched=batched, writers=writers).elapsed
+                return workers.transfer(count, batched=batched, writers=writers).elapsed
 
             return run
 

@@ -173,7 +173,7 @@ class Watch:
         """The slot of the process that holds the writer lock; 0 if none does."""
         return load_u32(self.control.map, WRITER_LOCK) >> LOCK_SLOT_SHIFT
 
-    def look(self) -> Figures:
+    def figures(self) -> Figures:
         """Return the current state."""
         control, living = self.control, self.living
         slots = living.slots

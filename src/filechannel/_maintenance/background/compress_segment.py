@@ -337,7 +337,7 @@ def _remove_if_abandoned(files: Files, path: Path) -> None:
         return
     try:
         if _lock(files, descriptor) and files.leads_to(path, descriptor):
-            # Before the lock is released: a process that opened it meanwhile finds that the path leads elsewhere.
+            # Before the lock is released: a process that opened it before finds that the path leads elsewhere.
             files.unlink(path)
     finally:
         files.close(descriptor)

@@ -85,8 +85,10 @@ def _bounds(path: Path) -> list[_Result]:
     from ..demo import pictures
     from ..demo.capacity_act import CAPACITY, TOTAL, stay_small
 
-    limit = f"in which {size(CAPACITY)} may wait to be received: the sender waits then"
-    _announce(f"{size(TOTAL)} go through a channel {limit}. What was received leaves the disk.")
+    limit = f"a channel with a capacity of {size(CAPACITY)}"
+    _announce(
+        f"{size(TOTAL)} go through {limit}: the sender waits while it is full, and consumed messages are deleted."
+    )
     end = _play(stay_small(path), pictures.bounds)
     outcome = f"{size(end.received)} went through, at most {size(end.most)} on disk"
     return [_Result("a channel with a limit", outcome, end.is_fine)]
@@ -108,12 +110,12 @@ def _figures(directory: Path) -> RenderableType:
     from ..demo import pictures
     from ..demo.speed_act import measure
 
-    _announce("What that costs on this machine; filechannel encodes, checks and files every order.")
+    _announce("The speed on this machine. filechannel encodes each order, adds a checksum and stores it in a file.")
     return pictures.figures(measure(directory))
 
 
 def _leave_out(why: str) -> list[_Result]:
-    show(f"Left out. {why}.")
+    show(f"Skipped. {why}.")
     return []
 
 

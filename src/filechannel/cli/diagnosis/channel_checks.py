@@ -42,7 +42,7 @@ def diagnose(path: Path, files: Files | None = None) -> list[Suggestion]:
     found = list(_damage(path, files or Files()))
     try:
         with Watch.open(path, files) as watch:
-            examined = ExaminedChannel(watch, watch.look())
+            examined = ExaminedChannel(watch, watch.figures())
             for check in CHECKS:
                 with suppress(UnexpectedFileError):  # it is already among the findings
                     found += check(examined)
