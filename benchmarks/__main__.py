@@ -128,7 +128,9 @@ def main() -> None:
     for name in arguments.only or GROUPS:
         title, measure = GROUPS[name]
         if PURE and name in ACROSS_PROCESSES:
-            bench.notes.append(f"Left out, because the pure-Python implementation has a channel for itself: '{title}'.")
+            bench.notes.append(
+                f"Left out, because the pure-Python implementation allows one process per channel: '{title}'."
+            )
             continue
         measured.append((title, asyncio.run(measure(bench))))
         print(f"\n{title}\n\n{report.as_text(measured[-1][1])}", flush=True)

@@ -2,7 +2,7 @@
 
 Only the children of the current contestant are awake, so that contestants do not disturb each other. All processes read
 the same clock, which counts from the start of the machine. Every child is stopped by its id when its workers are
-closed, whatever happened, and exits when its parent has exited. Imports only the standard library: the peers have a
+closed, even after an error, and exits when its parent has exited. Imports only the standard library: the peers have a
 separate interpreter.
 """
 

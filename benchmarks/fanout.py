@@ -8,7 +8,7 @@ from __future__ import annotations
 from .child_processes import ChildProcesses
 from .harness import Bench, Round, Series, run_interleaved
 from .report import Finding
-from .workers import Passage, Team
+from .workers import Transfer, Workers
 
 TITLE = "1 process -> 8 processes, 12 bytes raw"
 _READERS = 8
@@ -19,17 +19,17 @@ _ONE_BY_ONE = 20_000
 async def measure(bench: Bench) -> list[Finding]:
     cpu: dict[str, list[float]] = {}
 
-    def contestant(name: str, team: Team, count: int, *, batched: bool) -> Round:
+    def contestant(name: str, workers: Workers, count: int, *, batched: bool) -> Round:
         async def run() -> float:
-            passage: Passage = team.pass_on(count, batched=batched)
-            cpu.setdefault(name, []).append(passage.cpu)
-            return passage.elapsed
+            transfer: Transfer = workers.transfer(count, batched=batched)
+            cpu.setdefault(name, []).append(transfer.cpu)
+            return transfer.elapsed
 
         return run
 
     with bench.scratch() as directory, ChildProcesses() as processes:
-        alone = Team(processes, directory / "one", "raw")
-        all_of_them = Team(processes, directory / "eight", "raw", readers=_READERS)
+        alone = Workers(processes, directory / "one", "raw")
+        all_of_them = Workers(processes, directory / "eight", "raw", readers=_READERS)
         contestants = {
             "one": contestant("one", alone, _MESSAGES, batched=True),
             "eight": contestant("eight", all_of_them, _MESSAGES, batched=True),

@@ -46,7 +46,7 @@ class Growth:
         self._began = _anonymous()
         self.most = 0
 
-    def look(self) -> None:
+    def sample(self) -> None:
         self.most = max(self.most, _anonymous() - self._began)
 
 
@@ -63,11 +63,11 @@ async def _one_by_one(path: Path) -> int:
         for _ in range(_MESSAGES // _STEP):
             for number in range(_STEP):
                 await tx.send(RAW[number % BATCH])
-            growth.look()
+            growth.sample()
         for _ in range(_MESSAGES // _STEP):
             for _ in range(_STEP):
                 await rx.receive()
-            growth.look()
+            growth.sample()
     return growth.most
 
 
@@ -79,11 +79,11 @@ async def _in_batches(path: Path) -> int:
             growth = Growth()
             for _ in range(_MESSAGES // BATCH):
                 await tx.send_many(RAW)
-            growth.look()
+            growth.sample()
             for number in range(_MESSAGES // BATCH):
                 assert len(await rx.receive_many(BATCH)) == BATCH
                 if number % (_STEP // BATCH) == 0:
-                    growth.look()
+                    growth.sample()
     return growth.most
 
 

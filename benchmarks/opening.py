@@ -1,7 +1,7 @@
 """Opening and closing a channel: alone, while another process has it open, and compared with SQLite.
 
 The yardstick (D) is one open of a database file: `sqlite3.connect` in WAL mode, one read, close. The channel is on a
-real disk, where a careful open costs the most.
+real disk, where flushes make opening slowest.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from .harness import Bench, Round, run_interleaved
 from .in_turn import through_queue
 from .messages import RAW
 from .report import Finding
-from .workers import Team
+from .workers import Workers
 
 TITLE = "1 process -> 1 process"
 _QUEUE_REPEAT = 3
@@ -26,21 +26,21 @@ _PEERS = 5_000
 
 async def measure(bench: Bench) -> list[Finding]:
     with bench.scratch() as directory, ChildProcesses() as processes:
-        raw, struct = Team(processes, directory / "raw", "raw"), Team(processes, directory / "struct", "struct")
+        raw, struct = Workers(processes, directory / "raw", "raw"), Workers(processes, directory / "struct", "struct")
         multiprocessing_raw = processes.start(peers.__name__, "multiprocessing_raw")
         multiprocessing_struct = processes.start(peers.__name__, "multiprocessing_struct")
 
         async def raw_batched() -> float:
-            return raw.pass_on(_BATCHED, batched=True).elapsed
+            return raw.transfer(_BATCHED, batched=True).elapsed
 
         async def raw_one_by_one() -> float:
-            return raw.pass_on(_ONE_BY_ONE, batched=False).elapsed
+            return raw.transfer(_ONE_BY_ONE, batched=False).elapsed
 
         async def struct_batched() -> float:
-            return struct.pass_on(_STRUCTS, batched=True).elapsed
+            return struct.transfer(_STRUCTS, batched=True).elapsed
 
         async def struct_one_by_one() -> float:
-            return struct.pass_on(_STRUCTS, batched=False).elapsed
+            return struct.transfer(_STRUCTS, batched=False).elapsed
 
         async def through_multiprocessing() -> float:
             return peers.run_pair(multiprocessing_raw, _PEERS)

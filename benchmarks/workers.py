@@ -17,7 +17,7 @@ _DISK_SPACE = 128 << 20
 _KINDS: dict[str, tuple[type, list[Any]]] = {"raw": (bytes, RAW), "struct": (Order, ORDERS)}
 
 
-class Passage(NamedTuple):
+class Transfer(NamedTuple):
     """The result of passing messages from process to process."""
 
     elapsed: float
@@ -26,14 +26,14 @@ class Passage(NamedTuple):
     """Nanoseconds of CPU time per message that the writers used."""
 
 
-class Team:
-    """Writers and readers of one channel, each in a process, started and waiting."""
+class Workers:
+    """Writers and readers of one channel: processes that are started and wait for commands."""
 
     def __init__(self, processes: ChildProcesses, path: Path, kind: str, writers: int = 1, readers: int = 1) -> None:
         self._readers = [processes.start(__name__, "reader", path, kind, number) for number in range(readers)]
         self._writers = [processes.start(__name__, "writer", path, kind) for _ in range(writers)]
 
-    def pass_on(self, count: int, *, batched: bool, writers: int | None = None) -> Passage:
+    def transfer(self, count: int, *, batched: bool, writers: int | None = None) -> Transfer:
         """Let all or some writers send *count* messages together, and let every reader receive them all."""
         chosen = self._writers[:writers]
         for reader in self._readers:
@@ -43,7 +43,7 @@ class Team:
             writer.send(batched, count // len(chosen))
         sent, received = _receive_all(chosen), _receive_all(self._readers)
         elapsed = max(ended for (ended,) in received) - min(began for began, _ in sent)
-        return Passage(elapsed / count, sum(cpu for _, cpu in sent) / count)
+        return Transfer(elapsed / count, sum(cpu for _, cpu in sent) / count)
 
 
 def _receive_all(children: Sequence[Child]) -> list[list[float]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from .child_processes import ChildProcesses
 from .harness import Bench, Round, run_interleaved
 from .report import Finding
-from .workers import Team
+from .workers import Workers
 
 TITLE = "4 processes -> 1 process, 12 bytes raw"
 _WRITERS = 4
@@ -18,11 +18,11 @@ _ONE_BY_ONE = 80_000
 
 async def measure(bench: Bench) -> list[Finding]:
     with bench.scratch() as directory, ChildProcesses() as processes:
-        team = Team(processes, directory / "raw", "raw", writers=_WRITERS)
+        workers = Workers(processes, directory / "raw", "raw", writers=_WRITERS)
 
         def contestant(writers: int, count: int, *, batched: bool) -> Round:
             async def run() -> float:
-                return team.pass_on(count, batched=batched, writers=writers).elapsed
+                return workers.transfer(count, batched=batched, writers=writers).elapsed
 
             return run
 

@@ -1,11 +1,11 @@
-"""All exceptions of the package, grouped by when they are raised.
+"""All exceptions of the package. The sections of the module group them by when they are raised.
 
 ::
 
-    FileChannelError
+    FileChannelError                    the base class
     ├── ChannelNotFoundError            opening: there is nothing at the path
     ├── NotAChannelError                opening: there is something else at the path
-    ├── ChannelLockedError              opening, sending: another process holds the channel
+    ├── ChannelLockedError              opening, sending, repair: another process holds the channel
     ├── ChannelMismatchError            Spark: the path leads to another channel, here or on another host
     ├── UntrustedChannelError           opening with strict_owner: other users can change or read it
     ├── OptionsMismatchError            opening: an option contradicts the stored one
@@ -16,24 +16,28 @@
     ├── CodecError                      sending: a value that cannot be encoded; nothing was written
     │   ├── MessageTypeError            … because of its type (also a TypeError)
     │   └── DecodeError                 receiving: an intact record that does not decode
-    ├── ConsumerError
-    │   ├── ConsumerBusyError           the name has a live owner (also an anyio.BusyResourceError)
-    │   ├── ConsumerMismatchError       the name is of another kind: single or group
-    │   ├── ConsumerDamagedError        the position of the name cannot be read
+    ├── ConsumerError                   receiving under a name
+    │   ├── ConsumerBusyError           opening a receiver: the name has a live owner (also an anyio.BusyResourceError)
+    │   ├── ConsumerMismatchError       opening a receiver: the name is of another kind, single or group
+    │   ├── ConsumerDamagedError        opening a receiver: the position of the name cannot be read
     │   ├── UnknownConsumerError        there is no consumer of that name
     │   ├── AckError                    acknowledging a message that is not outstanding
     │   ├── LeaseExpiredError           acknowledging after the lease ended
     │   └── HandlerError                serving: attempts used up, and no dead-letter channel is set
-    └── StorageError
-        ├── DiskFullError               nothing was written
+    └── StorageError                    any operation: the files cannot be read or written as expected
+        ├── DiskFullError               opening, sending, storing a position: nothing was written
         ├── DataExpiredError            receiving: the next messages were dropped
-        ├── CorruptRecordError          receiving: damaged bytes
-        ├── UnexpectedFileError         a link, a FIFO or the like in place of a file (also an OSError)
-        └── UnsupportedFormatError      written by a newer release, or needs an extra
+        ├── CorruptRecordError          receiving, shipping: damaged bytes
+        ├── UnexpectedFileError         opening: a link, a FIFO or the like in place of a file (also an OSError)
+        └── UnsupportedFormatError      opening: written by a newer release, or needs an extra
 
 Each class builds its message from typed attributes, and pickles and copies with both. A closed object, the end of a
 stream and an empty channel raise anyio's own ``ClosedResourceError``, ``EndOfStream`` and ``WouldBlock``. Wrong
 arguments raise ``ValueError`` or ``TypeError``.
+
+`Busy` and `CapacityReachedError` are not exported; ``except anyio.WouldBlock`` catches both, and ``except
+ChannelFullError`` the second. Maintenance in the background raises nothing: it logs an error, counts it in the
+statistics and retries.
 """
 
 from __future__ import annotations
@@ -82,6 +86,9 @@ __all__ = [
     "UnsupportedFormatError",
     "UntrustedChannelError",
 ]
+
+
+# Base classes
 
 
 class FileChannelError(Exception):
@@ -137,8 +144,8 @@ class ChannelNotFoundError(FileChannelError):
     def __init__(self, path: str | os.PathLike[str], *, readonly: bool = False) -> None:
         """The message says how to create the channel, unless it was opened *readonly*."""
         self.path = Path(path)
-        advice = ": readonly=True creates nothing" if readonly else ", or open it with create=True"
-        super().__init__(f"there is no channel at {self.path}; check the path{advice}")
+        suggestion = ": readonly=True creates nothing" if readonly else ", or open it with create=True"
+        super().__init__(f"there is no channel at {self.path}; check the path{suggestion}")
 
 
 class NotAChannelError(FileChannelError):
@@ -163,11 +170,11 @@ class NotAChannelError(FileChannelError):
     @classmethod
     def without_manifest(cls, path: str | os.PathLike[str], reason: str) -> Self:
         """Return the error for a channel whose manifest is damaged or missing."""
-        command = repair_command(path, "--like", "OTHER")
+        repair = repair_command(path, "--like", "OTHER")
         return cls(
             path,
             reason,
-            f"{command} creates it again from OTHER: a channel with the same message type, or a copy of the file",
+            f"{repair} creates it again from OTHER: a channel with the same message type, or a copy of the file",
         )
 
 
@@ -191,7 +198,7 @@ class ChannelLockedError(FileChannelError):
         since: datetime | None,
         reason: str | None = None,
     ) -> None:
-        """Take as *reason* why access cannot be shared, if the kind of access is not the reason."""
+        """*reason* says why access cannot be shared, unless it is the kind of access."""
         self.path = Path(path)
         self.pid = pid
         self.host = host
@@ -230,12 +237,12 @@ class UntrustedChannelError(FileChannelError):
         self.owner = owner
         self.mode = mode
         self.parts = parts
-        advice = [] if owner is None else ["change the owner of the directory and its files"]
+        suggestions = [] if owner is None else ["change the owner of the directory and its files"]
         if parts:
-            advice.append("remove those permissions with chmod")
+            suggestions.append("remove those permissions with chmod")
         if mode is not None and mode & ~0o600:
-            advice.append(f"give options=ChannelOptions(mode=0o{mode:o}) if that mode is intended")
-        text = " and ".join(advice) or "correct this"
+            suggestions.append(f"give options=ChannelOptions(mode=0o{mode:o}) if that mode is intended")
+        text = " and ".join(suggestions) or "correct this"
         super().__init__(
             f"{self.path} is not under the control of this user alone: {reason}. Nothing was changed. "
             f"{text[0].upper()}{text[1:]}, or open it without strict_owner=True if you trust those users"
@@ -259,19 +266,21 @@ class OptionsMismatchError(FileChannelError):
         option: str,
         stored: object,
         given: object,
-        advice: str | None = None,
+        suggestion: str | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take as *advice* what the user can do; None stands for an option that is fixed at creation."""
+        """*suggestion* says what the user can do; None stands for an option that is fixed at creation."""
         self.option = option
         self.stored = stored
         self.given = given
         self.path = _path(path)
-        if advice is None:
-            advice = f"leave {option} out to use the stored value, or use another directory: it is fixed at creation"
+        if suggestion is None:
+            suggestion = (
+                f"leave {option} out to use the stored value, or use another directory: it is fixed at creation"
+            )
         super().__init__(
-            f"{_channel(self.path)} has {option}={shown(option, stored)}, not {shown(option, given)}; {advice}"
+            f"{_channel(self.path)} has {option}={shown(option, stored)}, not {shown(option, given)}; {suggestion}"
         )
 
 
@@ -292,18 +301,18 @@ class SchemaMismatchError(FileChannelError):
         field: str,
         expected: str,
         found: str,
-        advice: str = (
+        suggestion: str = (
             "open it with a matching type; after that, 'channel.configure(schema=...)' can change the schema"
         ),
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Take as *advice* what the user can do."""
+        """*suggestion* says what the user can do."""
         self.field = field
         self.expected = expected
         self.found = found
         self.path = _path(path)
-        super().__init__(f"{field}: {_channel(self.path)} has {expected}, but the type given has {found}; {advice}")
+        super().__init__(f"{field}: {_channel(self.path)} has {expected}, but the type given has {found}; {suggestion}")
 
 
 class ChannelMismatchError(FileChannelError):
@@ -361,12 +370,13 @@ class ChannelFullError(FileChannelError, anyio.WouldBlock):
         self.messages = messages
         self.has_consumers = has_consumers
         what = "another message" if messages == 1 else f"{messages:,} messages"
-        until, advice = "its slowest consumer reads more", "consumers() shows which one that is"
+        until, suggestion = "its slowest consumer reads more", "consumers() shows which one that is"
         if not has_consumers:
             until = "something is deleted: every stored message counts, because no consumer is registered"
-            advice = "register a consumer that receives, or call purge()"
+            suggestion = "register a consumer that receives, or call purge()"
         super().__init__(
-            f"{self.path} is full: no capacity for {what} ({size:,} bytes) until {until}; nothing was sent, {advice}"
+            f"{self.path} is full: no capacity for {what} ({size:,} bytes) until {until}; "
+            f"nothing was sent, {suggestion}"
         )
 
 
@@ -376,7 +386,7 @@ class MessageTooLargeError(_ItemError):
     size: int
     """How large the message or batch is."""
     limit: int
-    """The largest that fits."""
+    """The largest size that fits."""
     unit: str
     """The unit of both: "bytes" or "messages"."""
 
@@ -440,11 +450,11 @@ class DecodeError(CodecError):
         self.next_offset = next_offset
         self.payload = payload
         self.reason = reason
-        advice = "acknowledge it with undecodable(error).ack()" if in_group else f"skip it with seek({next_offset})"
-        _ItemError.__init__(self, f"the record at offset {offset} does not decode: {reason}; {advice}", None)
+        suggestion = "acknowledge it with undecodable(error).ack()" if in_group else f"skip it with seek({next_offset})"
+        _ItemError.__init__(self, f"the record at offset {offset} does not decode: {reason}; {suggestion}", None)
 
 
-# Consumers
+# Consuming: registering, acknowledging and serving under a name
 
 
 class ConsumerError(FileChannelError):
@@ -481,17 +491,17 @@ class ConsumerBusyError(ConsumerError, anyio.BusyResourceError):
         pid: int | None,
         host: str | None,
         since: datetime | None,
-        advice: str | None = None,
+        suggestion: str | None = None,
         *,
         path: str | os.PathLike[str] | None = None,
     ) -> None:
         self.pid = pid
         self.host = host
         self.since = since
-        advice = advice or (
+        suggestion = suggestion or (
             "share it inside one process with clone(), over many processes with group(), or choose another name"
         )
-        super().__init__(name, f"in use by {_holder(pid, host, since)}; {advice}", path=path)
+        super().__init__(name, f"in use by {_holder(pid, host, since)}; {suggestion}", path=path)
 
 
 class ConsumerMismatchError(ConsumerError):
@@ -591,7 +601,7 @@ class HandlerError(ConsumerError):
         )
 
 
-# Storage
+# Storage: any operation, when the files cannot be read or written as expected
 
 
 class StorageError(FileChannelError):
@@ -689,14 +699,14 @@ class UnexpectedFileError(StorageError, OSError):
         self.wanted = wanted
         self.channel = _path(channel)
         self.linked = linked
-        advice = (
+        suggestion = (
             f"because a write would change its other names too: {repair_command(channel)} replaces it with a copy"
             if linked
-            else f"because it may lead out of the channel: find out which user created it, then {self._advice()}"
+            else f"because it may lead out of the channel: find out which user created it, then {self._suggestion()}"
         )
-        super().__init__(f"{self.path} is {found}, not {wanted}; it was left alone, {advice}")
+        super().__init__(f"{self.path} is {found}, not {wanted}; it was left alone, {suggestion}")
 
-    def _advice(self) -> str:
+    def _suggestion(self) -> str:
         """Return what the user can do; `repair` does not help if it needs the file itself."""
         if self.wanted == "a directory":
             return "put the directory itself in its place"
@@ -738,6 +748,9 @@ class UnsupportedFormatError(StorageError):
         )
 
 
+# Texts of messages
+
+
 def repair_command(path: str | os.PathLike[str] | None, *options: str, apply: bool = True) -> str:
     """Return the command that repairs a channel, or with ``apply=False`` reports what it would do, for a message."""
     where = "CHANNEL" if path is None else path_word(os.fspath(path))
@@ -775,19 +788,22 @@ def _format_name(found: int | str) -> str:
     return f"format version {found}" if isinstance(found, int) else found
 
 
+# From OSError to StorageError
+
+
 def storage_error(what: str, error: OSError) -> StorageError:
     """Return the error to raise instead of an `OSError`: what failed, why, and what the user can do."""
     why = error.strerror or str(error) if error.filename is None else f"{error.strerror}: {error.filename}"
-    advice = advice_for(error)
-    return StorageError(f"{what}: {why}" if advice is None else f"{what}: {why}; {advice}")
+    suggestion = suggestion_for(error)
+    return StorageError(f"{what}: {why}" if suggestion is None else f"{what}: {why}; {suggestion}")
 
 
-def advice_for(error: OSError) -> str | None:
+def suggestion_for(error: OSError) -> str | None:
     """Return what the user can do about an `OSError` in a channel; None if that is not known."""
-    return _ADVICE.get(error.errno or 0)
+    return _SUGGESTIONS.get(error.errno or 0)
 
 
-_ADVICE = {
+_SUGGESTIONS = {
     errno.EMFILE: "this process has no file descriptor left: close files that it does not need, or raise its limit "
     "(ulimit -n, LimitNOFILE=)",
     errno.ENFILE: "the system has no file descriptor left: stop processes that hold many, or raise fs.file-max",
@@ -800,7 +816,7 @@ _ADVICE = {
     errno.EIO: "the disk failed: check the kernel's log (dmesg)",
     errno.ENOENT: "a part of the channel was moved or deleted: put it back, or open the channel where it is now",
     errno.ENOTDIR: "a part of the channel was replaced: put it back, or open the channel where it is now",
-    errno.ESTALE: "the file system was replaced meanwhile: close the channel, and open it again",
+    errno.ESTALE: "the file system was replaced: close the channel, and open it again",
 }
 
 
@@ -822,6 +838,9 @@ class storage_errors:  # noqa: N801 - used like a function
         ours = FileChannelError, TimeoutError, io.UnsupportedOperation
         if isinstance(error, OSError) and not isinstance(error, ours):
             raise storage_error(f"{self._path}: {self._what}", error) from error
+
+
+# Inside the package: sending, flushing and maintenance
 
 
 ClosedResourceError = anyio.ClosedResourceError

@@ -39,7 +39,7 @@ MAX_SEGMENT_SIZE: Final = 1 << 40
 DEFAULT_SEGMENT_SIZE: Final = 64 << 20
 MAX_SPARE_SEGMENTS: Final = 64
 SEGMENTS_IN_CAPACITY: Final = 4
-"""Capacity is freed one segment at a time: with fewer segments, a full channel would be either empty or full."""
+"""Capacity is freed one segment at a time. With fewer segments, each step would free a large part of it."""
 MAX_MESSAGE_SIZE: Final = (1 << 30) - 1
 """The largest length that the 30 length bits of a record can store."""
 
@@ -351,16 +351,16 @@ def refuse_other_options(names: Mapping[str, object]) -> None:
     for name in names:
         scope = OPTIONS[name].scope if name in OPTIONS else None
         if scope is OptionScope.FIXED:
-            advice = "it is fixed at creation; create another channel with it and copy the messages there"
-            raise TypeError(f"configure() cannot change {name}: {advice}")
+            suggestion = "it is fixed at creation; create another channel with it and copy the messages there"
+            raise TypeError(f"configure() cannot change {name}: {suggestion}")
         if scope is OptionScope.OPEN:
             raise TypeError(f"configure() cannot change {name}: it is not stored; pass it to open_channel()")
         raise TypeError(f"configure() got an unexpected keyword argument {name!r}")
 
 
 def _mismatch(name: str, stored: StoredOptions, given: object, path: Path | None) -> OptionsMismatchError:
-    advice = None
+    suggestion = None
     if OPTIONS[name].scope is OptionScope.CHANNEL:
         change = f"channel.configure({name}={checks.shown(name, given)})"
-        advice = f"leave {name} out to use the stored value; after that, '{change}' can change it"
-    return OptionsMismatchError(name, getattr(stored, name), given, advice, path=path)
+        suggestion = f"leave {name} out to use the stored value; after that, '{change}' can change it"
+    return OptionsMismatchError(name, getattr(stored, name), given, suggestion, path=path)

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from benchmarks import plots
 from filechannel.cli.demo import pictures
-from filechannel.cli.demo.crash_act import Kills
+from filechannel.cli.demo.crash_act import CrashProgress
 from tests.docs.pages import ROOT
 
 FLOWS = runpy.run_path(str(ROOT / "docs/images/flows.py"))["FLOWS"]
@@ -70,7 +70,7 @@ def words_of(picture: str) -> str:
 def test_the_demo_is_shown_as_it_is() -> None:
     """The picture of the demo has its headings and the result that every promise was kept."""
     console = Console(width=DEMO["COLUMNS"], file=StringIO(), record=True)
-    console.print(pictures.kills(Kills((), None)))
+    console.print(pictures.crashes(CrashProgress((), None)))
     shown = words_of(DEMO["IMAGE"].read_text())
     assert shown.startswith(f"$ {DEMO['COMMAND']}")
     assert " ".join(console.export_text().split()) in shown

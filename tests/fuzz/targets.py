@@ -65,7 +65,7 @@ from filechannel._format.layout import (
     TAIL_SLOTS,
     WRITE_TAIL,
 )
-from filechannel._maintenance.repair.rebuild_manifest import what_is_left
+from filechannel._maintenance.repair.rebuild_manifest import readable_fields
 from filechannel._maintenance.repair.repair import plan_repair
 from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
@@ -624,7 +624,7 @@ def manifest(_: bool, data: bytes) -> None:
     """`channel.json`, also as a repair reads what is left of it."""
     _outcome(lambda: Manifest.parse(data, Path("channel")))
     with _stored(data, MANIFEST) as path:
-        what_is_left(Files(), path)
+        readable_fields(Files(), path)
 
 
 @target

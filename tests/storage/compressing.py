@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from filechannel import ChannelOptions, Compression
-from filechannel._maintenance.background.compress_segment import Candidate, GiveWay, SegmentCompressor
+from filechannel._maintenance.background.compress_segment import Candidate, SegmentCompressor, Throttle
 from filechannel._offset import Offset
 from filechannel._policies import CompressionMethod
 from filechannel._storage.segments.compressed_segment import CompressedSegment, compressed_path
@@ -26,9 +26,9 @@ def compress_all(store: Store, method: CompressionMethod = "zstd", *, block_size
     ]
 
 
-def compress_segment(compressor: SegmentCompressor, candidate: Candidate, give_way: GiveWay = lambda: None) -> int:
+def compress_segment(compressor: SegmentCompressor, candidate: Candidate, throttle: Throttle = lambda: None) -> int:
     """Compress one segment, and return the size of its file; 0 if it stays plain or was reclaimed."""
-    prepared = compressor.prepare(candidate, give_way)
+    prepared = compressor.prepare(candidate, throttle)
     return prepared.size if prepared is not None and compressor.finish(prepared) else 0
 
 

@@ -1,6 +1,6 @@
-"""Watching a channel from outside: statistics of one moment, read from shared words and stored positions.
+"""Statistics of a channel without opening it: read from the control page and the stored positions.
 
-Nothing is opened for writing, registered or woken, so the processes that have the channel open do not notice.
+Nothing is opened for writing, registered or woken, so other processes are not affected.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ class ConsumerFigures:
     next_sequence: int
     offset: Offset
     damaged: bool
-    """Whether its position cannot be read; then it counts as standing at the oldest message."""
+    """Whether its position cannot be read; then its lag is counted from the oldest message."""
     lag_messages: int
     lag_bytes: int
     idle: float
-    """Seconds since it was opened, took a message or was moved; with a lag, accurate to within 16 messages."""
+    """Seconds since it was opened, received a message or was moved; with a lag, accurate to within 16 messages."""
     owner: Holder | None
     """The live owner; of a group, the process that joined last. None if there is none, or if it is not known."""
     knows_owner: bool
@@ -174,14 +174,14 @@ class Watch:
         """The slot of the process that holds the writer lock; 0 if none does."""
         return load_u32(self.control.map, WRITER_LOCK) >> LOCK_SLOT_SHIFT
 
-    def look(self) -> Figures:
+    def figures(self) -> Figures:
         """Return the current state."""
         control, living = self.control, self.living
         slots = living.slots
         if control.epoch != self._known:
             self._known, self.manifest = control.epoch, Manifest.read(self.files, self.path)
-        # Values that only grow are read from the smaller to the larger: other processes send, flush and remove
-        # meanwhile.
+        # Values that only grow are read from the smaller to the larger: other processes send, flush and
+        # remove at the same time.
         earliest, durable, tail, now = self.lookup.earliest(), control.durable_offset, control.tail(), time.time_ns()
         limits = limits_of(self.manifest.options.capacity, self.files, self.path)
         return Figures(

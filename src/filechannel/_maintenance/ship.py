@@ -58,28 +58,28 @@ def ship_segments(
     *,
     consumer: str | None = None,
     verify: bool = False,
-    tell: Callable[[int, int], object] = lambda _done, _all: None,
+    report_progress: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> Shipped:
     """Copy the finished segments to an archive that does not have them yet; the channel is open for writing.
 
-    With the name of a *consumer*, nothing is removed from the channel before it was shipped. *verify* reads everything
-    in the archive, and copies what is damaged again; `CorruptRecordError` if the channel does not have it any more.
-    *tell* is called with the number of segments done, and of all.
+    With the name of a *consumer*, nothing is removed from the channel before it is shipped. *verify* reads everything
+    in the archive, and copies damaged segments again; `CorruptRecordError` if the channel does not have one any more.
+    *report_progress* is called with the number of segments that are done, and the total.
     """
     shipper = _Shipper(store, archive, path)
     shipper.prepare()
-    holder = None if consumer is None else _Holder(store, consumer, shipper)
+    shipping_consumer = None if consumer is None else _ShippingConsumer(store, consumer, shipper)
     try:
         store.flusher.flush_the_rest()
-        return shipper.run(verify, _nothing if holder is None else holder.passed, tell)
+        return shipper.run(verify, _nothing if shipping_consumer is None else shipping_consumer.passed, report_progress)
     finally:
-        if holder is not None:
-            holder.close()
+        if shipping_consumer is not None:
+            shipping_consumer.close()
 
 
 @final
-class _Holder:
-    """The consumer that keeps what was not shipped yet."""
+class _ShippingConsumer:
+    """The consumer that keeps segments from being reclaimed before they are shipped."""
 
     def __init__(self, store: WritableStore, name: str, shipper: _Shipper) -> None:
         self._store = store
@@ -88,22 +88,22 @@ class _Holder:
         try:
             while self._cursor.position is None or not store.low_watermark.retain_from(self._cursor.position.offset):
                 attempts.count()
-                self._stand(shipper.first())
+                self._store_position(shipper.first())
         except BaseException:
             store.cursors.close(self._cursor)
             raise
 
-    def _stand(self, log_position: LogPosition) -> None:
+    def _store_position(self, log_position: LogPosition) -> None:
         self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
 
     def passed(self, candidate: Candidate) -> None:
         """Move the consumer past a shipped segment, which need not be kept any more."""
         position = self._cursor.position
         if position is None or position.offset < candidate.end:
-            self._stand(LogPosition(candidate.end, candidate.next_sequence))
+            self._store_position(LogPosition(candidate.end, candidate.next_sequence))
 
     def close(self) -> None:
-        """Close the consumer and reclaim, unless another process does: it may be that no other opens the channel."""
+        """Close the consumer, and reclaim: possibly no other process opens the channel."""
         self._store.cursors.close(self._cursor)
         with suppress(Busy):
             self._store.maintenance_lock.run_locked(lambda: reclaim(self._store))
@@ -139,7 +139,7 @@ class _Shipper:
         if other != own:
             with tempfile.TemporaryDirectory(prefix="filechannel-") as directory:
                 text = Manifest.read_text(self._store.files, self._store.path)
-                Manifest.parse(text, self._store.path)  # it may have been replaced by what is none
+                Manifest.parse(text, self._store.path)  # it may have been replaced by an invalid file
                 (Path(directory) / MANIFEST).write_bytes(text)
                 self._archive.put(Path(directory) / MANIFEST, self._path / MANIFEST)
 
@@ -153,13 +153,15 @@ class _Shipper:
                 return LogPosition(last.end, last.next_sequence)
         return earliest
 
-    def run(self, verify: bool, passed: Callable[[Candidate], None], tell: Callable[[int, int], object]) -> Shipped:
+    def run(
+        self, verify: bool, passed: Callable[[Candidate], None], report_progress: Callable[[int, int], object]
+    ) -> Shipped:
         """Copy every segment that can be copied, the oldest first."""
         there = archived(self._archive, self._path)
         segments = size = present = gaps = 0
         candidates = list(self._candidates())
         for number, candidate in enumerate(candidates):
-            tell(number, len(candidates))
+            report_progress(number, len(candidates))
             if self._is_there(candidate.begin, verify=verify):
                 present += 1
             elif copied := self._ship(candidate):
@@ -214,7 +216,7 @@ class _Shipper:
                 raise CorruptRecordError(name, begin, f"damaged in {self._archive.describe(self._path)}")
 
     def _ship(self, candidate: Candidate) -> int:
-        """Copy a segment and its index; return the size, or 0 if the segment was reclaimed meanwhile."""
+        """Copy a segment and its index; return the size, or 0 if the segment was reclaimed first."""
         plain = self._store.segments.path(candidate.begin)
         target = archived_path(self._path, candidate.begin)
         with tempfile.TemporaryDirectory(prefix="filechannel-") as directory:
@@ -258,7 +260,7 @@ class _Shipper:
             raise CorruptRecordError(path.name, begin, str(error), path=self._store.path) from error
 
     def _copy_index(self, candidate: Candidate, local: Path) -> bool:
-        """Write the entries of an index that are whole; False if there are none: a hole in its place is not copied."""
+        """Write the valid entries of an index, without the hole behind them; False if there are none."""
         stored = read_entries(self._store.files, self._store.segments.path(candidate.begin))
         entries = [entry for entry in stored if candidate.begin <= entry.offset < candidate.end]
         local.write_bytes(pack_entries(entries))

@@ -60,7 +60,7 @@ def _filechannel(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Look into channels, move messages in and out of them, and look after them.
+    """Inspect, maintain and repair channels, and import and export messages.
 
     A channel is a directory. No command needs the Python types of its messages: the channel knows its schema.
 
@@ -90,7 +90,7 @@ _add(ship)
 _add(bench)
 
 
-def _have_streams() -> None:
+def _replace_closed_streams() -> None:
     """Replace standard streams that are closed, before a file of a channel gets their descriptor.
 
     Reading from or writing to a replacement fails with an error. Only stderr discards output instead, because the error
@@ -98,11 +98,11 @@ def _have_streams() -> None:
     """
     for number, name, flags, mode in _STREAMS:
         if getattr(sys, name) is None:
-            nowhere = os.open(os.devnull, flags)
-            if nowhere != number:
-                os.dup2(nowhere, number)
-                os.close(nowhere)
-            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it stays open
+            devnull = os.open(os.devnull, flags)
+            if devnull != number:
+                os.dup2(devnull, number)
+                os.close(devnull)
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - it is never closed
 
 
 @final
@@ -123,7 +123,7 @@ def _show_log_messages() -> None:
 def run() -> int:
     """Run the command of the command line, and return the exit code."""
     end_when_terminated()
-    _have_streams()
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # file names may contain any bytes

@@ -58,7 +58,7 @@ def ship(
     """
     files, root = ArrowFiles.of(archive) if spark is None else HadoopFiles.of(archive, spark)
     with opened_to_write(Path(path).absolute()) as store:
-        return ship_segments(store, files, root, consumer=consumer, verify=verify, tell=tell)
+        return ship_segments(store, files, root, consumer=consumer, verify=verify, report_progress=tell)
 
 
 def read_archive(

@@ -11,7 +11,7 @@ from pyarrow import fs
 
 from .._storage.archive.remote_files import RemoteFile, RemoteFiles
 
-_AS_ARROW_SAYS: Final = {"s3a": "s3", "s3n": "s3"}
+_ARROW_SCHEMES: Final = {"s3a": "s3", "s3n": "s3"}
 _CHUNK: Final = 4 << 20  # bytes
 
 
@@ -28,7 +28,7 @@ class ArrowFiles(RemoteFiles):
     def of(cls, uri: str) -> tuple[Self, Path]:
         """Return the file system of a URI and the path in it. Raise `ValueError` if Arrow cannot open it."""
         scheme, colon, rest = uri.partition(":")
-        text = f"{_AS_ARROW_SAYS.get(scheme, scheme)}{colon}{rest}" if colon else str(Path(uri).absolute())
+        text = f"{_ARROW_SCHEMES.get(scheme, scheme)}{colon}{rest}" if colon else str(Path(uri).absolute())
         if scheme == "file":
             text = f"file:///{rest.lstrip('/')}"  # Hadoop writes file URIs with one slash
         try:

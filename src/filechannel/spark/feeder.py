@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _SLICE = 1024  # messages that become visible together, and for which the event loop is blocked
 _PAUSE = 0.02  # seconds between two checks of a job or a query
-_LOOK = 1  # seconds that a thread waits for a query before it checks again
+_WAIT_SECONDS = 1  # seconds that a thread waits for a query before it checks again
 
 
 async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
@@ -196,7 +196,7 @@ class ChannelFeeder:
         """Wait until the query ends, and raise the error it failed with. Cancellation stops the query."""
         query = self._running
         try:
-            while not await to_thread.run_sync(query.awaitTermination, _LOOK, abandon_on_cancel=True):
+            while not await to_thread.run_sync(query.awaitTermination, _WAIT_SECONDS, abandon_on_cancel=True):
                 pass
         except anyio.get_cancelled_exc_class():
             with anyio.CancelScope(shield=True):

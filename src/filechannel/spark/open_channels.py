@@ -50,8 +50,8 @@ def channel_at(path: Path, type_name: str | None, files: RemoteFiles | None = No
     asked = describe(load_type(type_name))
     difference = find_difference(schema, asked)
     if difference is not None:
-        advice = f"correct the option type={type_name!r}, or leave it out: the channel knows its schema"
-        raise SchemaMismatchError(difference.field, difference.expected, difference.found, advice, path=path)
+        suggestion = f"correct the option type={type_name!r}, or leave it out: the channel knows its schema"
+        raise SchemaMismatchError(difference.field, difference.expected, difference.found, suggestion, path=path)
     return manifest, asked
 
 

@@ -30,12 +30,12 @@ _STREAM: Final = (*_ANY_READ, "maxRecordsPerBatch", "maxBytesPerBatch")
 _ARCHIVE: Final = ("type", "startingOffset", "endingOffset", "arrowBatchRecords", "includeMetadata")
 _WRITE: Final = ("path", "type", "roomTimeout", "txnId", "batchId")
 KEEPS_FILTERS_APART: Final = hasattr(DataSourceReader, "pushLimit")
-"""Whether Spark asks the reader for its filters anew for each query of a frame. It does since it also pushes limits."""
+"""Whether Spark pushes the filters of each query of a frame separately. Versions that also push limits do."""
 STAGE_ONLY: Final = "stageOnly"
 """Passed from `feed` to the sink: stage the messages in files of this group, and do not publish them."""
 CHANNEL_ID: Final = "channelId"
 """Passed from `feed` to the sink: the id of the channel that the sender has open. The path must lead to it."""
-_SPARKS_OWN: Final = ("checkpointLocation", "queryName")
+_SPARK_OPTIONS: Final = ("checkpointLocation", "queryName")
 
 
 @final
@@ -136,7 +136,7 @@ class WriteOptions:
     @classmethod
     def of_stream(cls, given: Mapping[str, str]) -> WriteOptions:
         """Check the options of a streaming write."""
-        return cls._of(_Given(given, (*_WRITE[:-1], *_SPARKS_OWN), "a streaming write"))
+        return cls._of(_Given(given, (*_WRITE[:-1], *_SPARK_OPTIONS), "a streaming write"))
 
     @classmethod
     def _of(cls, options: _Given) -> WriteOptions:

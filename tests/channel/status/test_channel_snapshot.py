@@ -47,7 +47,7 @@ def test_figures_of_one_moment_do_not_contradict_each_other(
         store.log.append([b"before"])
         places = watch.lookup if outside else store.lookup
         _meanwhile(places, monkeypatch, lambda: _send_and_remove(store), before=before)
-        figures = watch.look() if outside else take_snapshot(store, senders=0, receivers=0)
+        figures = watch.figures() if outside else take_snapshot(store, senders=0, receivers=0)
         assert figures.oldest_offset <= figures.durable_offset <= figures.write_offset
         assert figures.messages == (0 if before else 6)
 

@@ -55,7 +55,7 @@ def names(channel: FileChannel[int]) -> list[str]:
 def seen_from_outside(path: Path) -> tuple[ConsumerFigures, ...]:
     """Return the consumers as `filechannel top` sees them."""
     with Watch.open(path) as watch:
-        return watch.look().consumers
+        return watch.figures().consumers
 
 
 # Listing

@@ -370,7 +370,7 @@ def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"Python", "native core", "zstd", "kernel"} <= set(found["environment"])
     monkeypatch.setattr(environment, "PURE", True)
     monkeypatch.delenv("FILECHANNEL_PURE", raising=False)
-    assert [part.advice.kind for part in examine() if part.advice is not None] == ["core"]
+    assert [part.suggestion.kind for part in examine() if part.suggestion is not None] == ["core"]
     assert "native core" in run("doctor", code=1).stdout
 
 
@@ -435,7 +435,9 @@ def test_a_limit_that_cannot_be_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     mends = dict[tuple[int, int], str | None]()
     for limits in ((64, 64), (64, 1000), (64, resource.RLIM_INFINITY)):
         monkeypatch.setattr(environment.resource, "getrlimit", lambda _, limits=limits: limits)
-        (mends[limits],) = [part.advice.mend for part in examine() if part.advice and part.advice.kind == "limits"]
+        (mends[limits],) = [
+            part.suggestion.mend for part in examine() if part.suggestion and part.suggestion.kind == "limits"
+        ]
     assert list(mends.values()) == [
         "raise the hard limit: limits.conf, LimitNOFILE=",
         "ulimit -n 1000",

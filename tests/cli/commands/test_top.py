@@ -47,7 +47,7 @@ def test_figures_of_a_channel(path: Path) -> None:
     fill(path, 1000, ChannelOptions(segment_size=4096, capacity=Capacity(max_messages=2000)))
     subscribe(path, "billing", 300)
     with blocking.open_channel(path, Order), ChannelSet([str(path)]) as channel_set:
-        (picture,) = channel_set.look()
+        (picture,) = channel_set.update()
         figures = picture.figures
         assert figures is not None
         assert (figures.messages, figures.next_sequence, figures.fill) == (1000, 1000, 0.35)
@@ -66,11 +66,11 @@ def test_paces(path: Path) -> None:
     fill(path, 100)
     subscribe(path, "billing", 10)
     with ChannelSet([str(path)]) as channel_set:
-        (before,) = channel_set.look()
+        (before,) = channel_set.update()
         first = before.figures
         fill(path, 50)
         subscribe(path, "billing", 20)
-        (picture,) = channel_set.look()
+        (picture,) = channel_set.update()
         assert first is not None
         assert picture.figures is not None
         seconds = picture.figures.time - first.time
@@ -85,7 +85,7 @@ def test_an_offset_gap_is_not_counted_as_throughput(path: Path) -> None:
     with opened(path, ChannelOptions(segment_size=4096), files=files) as store, ChannelSet([str(path)]) as channel_set:
         cursor = store.cursors.open("billing")
         cursor.store(0, 0, 0)
-        channel_set.look()
+        channel_set.update()
         store.log.append([b"one"])
         files.fail(FLUSHING, input_output_error, once=True)
         with pytest.raises(StorageError):
@@ -93,7 +93,7 @@ def test_an_offset_gap_is_not_counted_as_throughput(path: Path) -> None:
         end = store.log.append([b"two"]) + 11
         cursor.store(end, 2, 0)
         store.cursors.close(cursor)
-        (picture,) = channel_set.look()
+        (picture,) = channel_set.update()
         assert end > 1 << 39
         for pace in (picture.pace, picture.paces["billing"]):
             assert pace.bytes_per_second == pytest.approx(11 * pace.per_second)
@@ -104,25 +104,25 @@ def test_nothing_is_changed(path: Path) -> None:
     fill(path, 100)
     before = contents(path)
     with ChannelSet([str(path)]) as channel_set:
-        channel_set.look()
-        channel_set.look()
+        channel_set.update()
+        channel_set.update()
     assert contents(path) == before
 
 
 def test_channels_that_come_and_go(memory: Path) -> None:
     """`top` shows channels that are created, drops those that are removed, and notices replaced ones."""
     with ChannelSet([str(memory / "*")]) as channel_set:
-        assert channel_set.look() == []
+        assert channel_set.update() == []
         fill(memory / "a", 10)
         (memory / "no channel").mkdir()
-        assert [picture.path.name for picture in channel_set.look()] == ["a"]
+        assert [picture.path.name for picture in channel_set.update()] == ["a"]
         fill(memory / "b", 20)
-        assert [picture.path.name for picture in channel_set.look()] == ["a", "b"]
+        assert [picture.path.name for picture in channel_set.update()] == ["a", "b"]
         shutil.rmtree(memory / "a")
-        assert [picture.path.name for picture in channel_set.look()] == ["b"]
+        assert [picture.path.name for picture in channel_set.update()] == ["b"]
         shutil.rmtree(memory / "b")
         fill(memory / "b", 30)
-        (picture,) = channel_set.look()
+        (picture,) = channel_set.update()
         assert picture.figures is not None
         assert picture.figures.messages == 30
 
@@ -132,7 +132,7 @@ def test_directories_of_channels(memory: Path) -> None:
     fill(memory / "a", 10)
     fill(memory / "b", 10)
     with ChannelSet([str(memory)]) as channel_set:
-        assert [picture.path.name for picture in channel_set.look()] == ["a", "b"]
+        assert [picture.path.name for picture in channel_set.update()] == ["a", "b"]
 
 
 def test_a_channel_that_cannot_be_read(path: Path) -> None:
@@ -141,11 +141,11 @@ def test_a_channel_that_cannot_be_read(path: Path) -> None:
     whole = (path / "channel.json").read_text()
     (path / "channel.json").write_text("{")
     with ChannelSet([str(path)]) as channel_set:
-        pictures = channel_set.look()
+        pictures = channel_set.update()
         assert "is damaged" in str(pictures[0].problem)
         assert any("is not a channel" in line for line in drawn(pictures, 200))
         (path / "channel.json").write_text(whole)
-        assert channel_set.look()[0].problem is None
+        assert channel_set.update()[0].problem is None
 
 
 @pytest.mark.parametrize("width", [30, 40, 60, 80, 100, 120, 140, 200])
@@ -155,7 +155,7 @@ def test_it_fits_the_terminal(path: Path, width: int) -> None:
     for number in range(3):
         subscribe(path, f"a consumer whose name is rather long {number}", number + 1)
     with ChannelSet([str(path)]) as channel_set:
-        lines = drawn(channel_set.look(), width)
+        lines = drawn(channel_set.update(), width)
     assert max(map(len, lines)) <= width
     assert any("1,000" in line for line in lines)
     assert any("999" in line for line in lines)
@@ -170,7 +170,7 @@ def test_what_does_not_fit_is_counted(path: Path) -> None:
     for number in range(30):
         subscribe(path, f"c{number:02}", 1)
     with ChannelSet([str(path)]) as channel_set:
-        lines = drawn(channel_set.look(), 80, 24)
+        lines = drawn(channel_set.update(), 80, 24)
     assert len(lines) <= 24
     assert lines[-1].startswith("11 more lines")
 
@@ -179,7 +179,7 @@ def test_the_wider_the_more(path: Path) -> None:
     """In a narrow terminal `top` drops the least important columns first, and gives width to names before details."""
     fill(path, 10)
     with ChannelSet([str(path)]) as channel_set:
-        headings = {width: drawn(channel_set.look(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
+        headings = {width: drawn(channel_set.update(), width)[1].split()[3:] for width in (20, 40, 60, 80, 120)}
     assert headings[20] == []
     assert headings[40] == ["MSG/S", "MESSAGES", "OPEN"]
     assert headings[60] == ["MSG/S", "MESSAGES", "BYTES", "OPEN", "HISTORY"]
@@ -195,9 +195,9 @@ def test_a_consumer_that_was_seen_to_move(path: Path) -> None:
         ChannelSet([str(path)]) as channel_set,
     ):
         receiver.receive()
-        channel_set.look()
+        channel_set.update()
         receiver.receive()
-        (picture,) = channel_set.look()
+        (picture,) = channel_set.update()
         assert picture.figures is not None
         assert picture.idle(picture.figures.consumers[0]) == 0.0
 
@@ -208,7 +208,7 @@ def test_a_channel_that_is_sealed(path: Path) -> None:
     with blocking.open_channel(path, Order) as channel:
         channel.seal()
     with ChannelSet([str(path)]) as channel_set:
-        line = drawn(channel_set.look(), 80)[2]
+        line = drawn(channel_set.update(), 80)[2]
     assert line.startswith("…")  # of a path that is too long the end is shown
     assert "/orders sealed" in line
 
@@ -329,12 +329,12 @@ def test_waiters(path: Path) -> None:
         process.stdout.readline()
         with ChannelSet([str(path)]) as channel_set:
             while True:  # it goes to sleep in its own time
-                (picture,) = channel_set.look()
+                (picture,) = channel_set.update()
                 assert picture.figures is not None
                 if picture.figures.waiting_for_messages:
                     break
             process.kill()
             process.wait(TIMEOUT)
-            (picture,) = channel_set.look()
+            (picture,) = channel_set.update()
             assert picture.figures is not None
             assert picture.figures.waiting_for_messages == 0

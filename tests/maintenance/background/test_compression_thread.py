@@ -139,14 +139,14 @@ def test_an_error_at_the_end_is_raised_and_it_is_repeated(path: Path) -> None:
 def test_closing_ends_it_and_leaves_nothing_half_made(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Closing a channel in the middle of a compression, or with prepared segments, leaves no incomplete file."""
     started = Event()
-    give_way = module._Job._give_way
+    throttle = module._Job._throttle
 
     def watched(self: module._Job) -> None:
         started.set()
         self._stopping.wait(20)
-        give_way(self)
+        throttle(self)
 
-    monkeypatch.setattr(module._Job, "_give_way", watched)
+    monkeypatch.setattr(module._Job, "_throttle", watched)
     with opened(path, AT_ONCE) as store:
         _fill(store)
         compress_step(store)
@@ -168,13 +168,13 @@ def test_it_rests_while_messages_are_sent(path: Path, monkeypatch: pytest.Monkey
         job = module.JOBS.of(store)
         rests: list[float] = []
         monkeypatch.setattr(job._stopping, "wait", lambda rest: rests.append(rest))
-        job._give_way()
+        job._throttle()
         rests.clear()
-        job._give_way()
+        job._throttle()
         assert rests == []
         store.log.append([b"one more here."])
         job._since = time.monotonic() - 0.02
-        job._give_way()
+        job._throttle()
         assert len(rests) == 1
         assert 0.02 <= rests[0] <= 0.1
 

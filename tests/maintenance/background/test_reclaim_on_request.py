@@ -11,7 +11,7 @@ from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance.background import reclaim_on_request as module
 from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
-from filechannel._maintenance.background.reclaim_on_request import Reclaimed, foresee, gc
+from filechannel._maintenance.background.reclaim_on_request import Reclaimed, gc, preview
 from filechannel._storage.store import Store
 from tests.maintenance.stores import A_THIRD, consume, files_of, fill
 from tests.storage.channels import SMALL, opened, payloads_of
@@ -48,11 +48,11 @@ def test_it_can_be_foreseen(path: Path, taken: int) -> None:
     with opened(path, SMALL) as store:
         sent = fill(store, 4)
         consume(store, taken)
-    foreseen = foresee(path)
+    previewed = preview(path)
     with opened(path, SMALL) as store:
         assert payloads_of(store) == sent
     done = gc(path)
-    assert (foreseen.segments, foreseen.bytes) == (done.segments, done.bytes)
+    assert (previewed.segments, previewed.bytes) == (done.segments, done.bytes)
 
 
 @shares

@@ -74,7 +74,7 @@ def test_planning_changes_nothing(path: Path, name: str) -> None:
     DAMAGES[name][0](path)
     before = contents(path)
     plan = plan_repair(path)
-    assert plan.actions or plan.hopeless
+    assert plan.actions or plan.unrepairable
     assert all(action.what and action.file for action in plan.actions)
     assert contents(path) == before
 
@@ -132,7 +132,7 @@ def test_a_backup_by_hard_links_is_left_alone(path: Path) -> None:
     backup = back_up(path)
     before, plan = contents(backup), plan_repair(path)
     assert {"control", "lock", "consumers/consumer.cursor"} < {action.file for action in plan.actions}
-    assert plan.hopeless == ()
+    assert plan.unrepairable == ()
     assert repair(path).report.is_clean
     with opened(path, create=False) as store:
         store.log.append([b"resumes"])

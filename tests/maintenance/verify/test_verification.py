@@ -81,7 +81,7 @@ def test_a_lock_that_is_not_a_regular_file_is_found(path: Path, replacement: str
     report = verify(path)
     assert [each.file for each in report.findings if each.kind == "lock"] == ["lock"]
     assert report.messages == SENT
-    assert [each.kind for each in plan_repair(path).hopeless] == ["lock"]
+    assert [each.kind for each in plan_repair(path).unrepairable] == ["lock"]
 
 
 @pytest.mark.parametrize("name", DAMAGES)

@@ -163,7 +163,7 @@ def test_verification_and_repair_do_not_believe_an_old_page(path: Path) -> None:
     """What lies beyond an old tail is not damage, and a repair removes nothing of it."""
     _stale_page(path, lambda store: _send(store, 5, 1000))
     with DirectoryScan.of(path) as scan:
-        assert not scan.is_believed
+        assert not scan.is_trusted
     report = verify(path)
     assert report.messages == 1000
     repair(path)

@@ -1,11 +1,11 @@
-"""Compressing finished segments: each is written under a temporary name and is on disk before it gets its own.
+"""Compressing finished segments: each is written under a temporary name, flushed, and renamed.
 
-Only then the plain file is retired. So a process that dies at any step leaves the plain file, the compressed one, or
+The plain file is retired after that. So a process that dies at any step leaves the plain file, the compressed one, or
 both. Readers try the compressed one first, which is complete if it exists. A reader that has the plain file mapped
 continues to read it.
 
 Nothing here keeps retention from removing a segment at the same time. Retention stores the oldest offset before it
-removes anything, and the compressing process reads that after the file got its name: one of the two removes it.
+removes anything, and the compressing process reads that after it renamed the file: one of the two removes it.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ from ..._storage.segments.segment_index import index_path
 from ..._storage.system.os_calls import Files
 from ..._storage.writable_store import WritableStore
 
-GiveWay: TypeAlias = Callable[[], object]
+Throttle: TypeAlias = Callable[[], object]
 """Called after every block; may wait, and may raise to stop."""
 _LOCK_WAIT_SECONDS = 10.0  # seconds to wait for another process that does maintenance
 _CREATE_ATTEMPTS = 10  # to create a file that a sweep in another thread removes before it is locked
 _SAMPLED_BLOCKS = 4  # blocks; enough to see that compression saves nothing
-_WORTHWHILE_RATIO = 7 / 8  # of the size; a segment that saves less stays plain
+_WORTHWHILE_RATIO = 7 / 8  # of the size; a segment that saves less is not compressed
 
 
 @final
@@ -57,7 +57,7 @@ class Candidate:
     end: Offset
     next_sequence: int
     finished: int
-    """When (ns since the epoch)."""
+    """When it was finished (ns since the epoch)."""
     following: Offset
     """Where the next segment begins."""
 
@@ -67,7 +67,7 @@ class Candidate:
 class Prepared:
     """A compressed segment on disk, under a temporary name.
 
-    The descriptor has the lock that keeps other processes off.
+    The descriptor holds the lock that keeps other processes from writing the file.
     """
 
     candidate: Candidate
@@ -116,7 +116,7 @@ class SegmentCompressor:
 
     # Preparing
 
-    def prepare(self, candidate: Candidate, give_way: GiveWay = lambda: None) -> Prepared | None:
+    def prepare(self, candidate: Candidate, throttle: Throttle = lambda: None) -> Prepared | None:
         """Write a compressed segment to disk under a temporary name; None if it saves too little, is damaged or gone.
 
         Raises `Busy` if another process compresses the segment. On an error, such as a full disk, nothing is left
@@ -132,10 +132,10 @@ class SegmentCompressor:
             return None
         try:
             header = self._header(source, candidate)
-            if header is None or not self._is_worth_it(source, candidate, give_way):
+            if header is None or not self._is_worth_it(source, candidate, throttle):
                 return None
             self._flush_index(plain)
-            return self._using_all(lambda: self._make(source, candidate, header, give_way))
+            return self._using_all(lambda: self._make(source, candidate, header, throttle))
         finally:
             self._files.close(source)
 
@@ -165,14 +165,14 @@ class SegmentCompressor:
         starts = range(SEGMENT_HEADER_SIZE, stop, self._block_size)
         return [(start, min(self._block_size, stop - start)) for start in starts]
 
-    def _is_worth_it(self, source: int, candidate: Candidate, give_way: GiveWay) -> bool:
+    def _is_worth_it(self, source: int, candidate: Candidate, throttle: Throttle) -> bool:
         """Return whether compression saves enough, after a few sample blocks if there are many."""
         blocks = self._blocks(candidate)
         before = after = 0
         for position, size in blocks[:: -(-len(blocks) // _SAMPLED_BLOCKS)] if len(blocks) > _SAMPLED_BLOCKS else []:
             after += min(size, len(self._compress(self._files.read_at(source, size, position))))
             before += size
-            give_way()
+            throttle()
         return after <= before * _WORTHWHILE_RATIO
 
     def _flush_index(self, plain: Path) -> None:
@@ -190,10 +190,10 @@ class SegmentCompressor:
         finally:
             self._files.close(descriptor)
 
-    def _make(self, source: int, candidate: Candidate, header: Header, give_way: GiveWay) -> Prepared | None:
+    def _make(self, source: int, candidate: Candidate, header: Header, throttle: Throttle) -> Prepared | None:
         path, descriptor = self._begin(candidate)
         try:
-            size = self._write(source, descriptor, candidate, header, give_way)
+            size = self._write(source, descriptor, candidate, header, throttle)
             if size <= (candidate.end - candidate.begin) * _WORTHWHILE_RATIO:
                 self._files.flush(descriptor)
                 return Prepared(candidate, path, descriptor, header, size)
@@ -225,7 +225,7 @@ class SegmentCompressor:
         self._files.unlink(path)  # before the lock is released: until then no other process uses the name
         self._files.close(descriptor)
 
-    def _write(self, source: int, target: int, candidate: Candidate, header: Header, give_way: GiveWay) -> int:
+    def _write(self, source: int, target: int, candidate: Candidate, header: Header, throttle: Throttle) -> int:
         """Write the blocks, and the header and block table in front of them; return the size of the file."""
         blocks, table = self._blocks(candidate), b""
         position = COMPRESSED_TABLE + len(blocks) * COMPRESSED_BLOCK.size
@@ -237,7 +237,7 @@ class SegmentCompressor:
             self._files.write_at(target, block, position)
             table += COMPRESSED_BLOCK.pack(position, len(block), crc32c(block))
             position += len(block)
-            give_way()
+            throttle()
         extra = COMPRESSED.pack(candidate.next_sequence, self._number, self._block_size, len(blocks), 0)[:-4]
         head = header.pack(COMPRESSED_MAGIC, candidate.end) + extra + table_crc(extra, table).to_bytes(4, "little")
         self._files.write_at(target, head + table, 0)
@@ -306,7 +306,7 @@ class SegmentCompressor:
             self._files.close(source)
 
     def discard(self, prepared: Prepared) -> None:
-        """Remove a prepared file; the segment stays plain."""
+        """Remove a prepared file; the segment is not compressed."""
         self._discard_draft(prepared.path, prepared.descriptor)
 
 
@@ -333,11 +333,11 @@ def _remove_if_abandoned(files: Files, path: Path) -> None:
         return
     except UnexpectedFileError:
         with suppress(OSError):  # it may be a directory
-            files.unlink(path)  # the name belongs to this module; the target of a link stays
+            files.unlink(path)  # the name belongs to this module; the target of a link is not removed
         return
     try:
         if _lock(files, descriptor) and files.leads_to(path, descriptor):
-            # Before the lock is released: a process that opened it meanwhile finds that the path leads elsewhere.
+            # Before the lock is released: a process that opened it before finds that the path leads elsewhere.
             files.unlink(path)
     finally:
         files.close(descriptor)
@@ -348,13 +348,13 @@ def compress(
     policy: Compression | None = None,
     *,
     block_size: int = BLOCK_SIZE,
-    tell: Callable[[int, int], object] = lambda _done, _all: None,
+    report_progress: Callable[[int, int], object] = lambda _done, _all: None,
 ) -> CompressionReport:
-    """Compress every finished segment of a channel now, however old, even if other processes have it open.
+    """Compress every finished segment of a channel now, even a new one, and even if other processes have it open.
 
-    *policy* is that of the channel unless it is given, and zstd if the channel has none. Segments that another process
-    is compressing at this moment are left to it. *tell* is called with the number of segments done, and of all. Raises
-    `Busy` if another process does maintenance and does not finish in time.
+    *policy* defaults to that of the channel, or to zstd if the channel has none. Segments that another process is
+    compressing are skipped. *report_progress* is called with the number of segments that are done, and the total.
+    Raises `Busy` if another process does maintenance and does not finish in time.
     """
     store = STORES.open(Path(path), check=lambda _: None, new=None, readonly=False, max_mapped_segments=2)
     try:
@@ -366,7 +366,7 @@ def compress(
         count = before = after = 0
         candidates = list(compressor.candidates(Offset(0)))
         for done, candidate in enumerate(candidates):
-            tell(done, len(candidates))
+            report_progress(done, len(candidates))
             try:
                 prepared = compressor.prepare(candidate)
             except Busy:

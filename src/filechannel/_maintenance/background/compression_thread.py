@@ -35,7 +35,7 @@ class _Stopped(Exception):  # noqa: N818 - not an error
 
 
 class _Result(NamedTuple):
-    """The result for one segment; `prepared` is None if the segment stays plain."""
+    """The result for one segment; `prepared` is None if the segment was not compressed."""
 
     compressor: SegmentCompressor
     prepared: Prepared | None
@@ -85,14 +85,14 @@ class _Job:
             self._withdraw()
 
     def _withdraw(self) -> None:
-        """Mark the job as idle unless the compression thread has begun it."""
+        """Mark the job as idle unless the compression thread has started it."""
         with self._lock.held():
             if self._waiting:
                 self._waiting = False
                 self.idle.set()
 
     def sweep_if_due(self) -> None:
-        """Remove now and then what dead processes have left, whether or not there is anything to compress."""
+        """Remove the files that dead processes left, once a minute at most, even if there is nothing to compress."""
         if time.monotonic() >= self._swept + _IDLE_SECONDS:
             self._swept = time.monotonic()
             sweep(self._store)
@@ -139,7 +139,7 @@ class _Job:
         try:
             for compressor, candidate in self._work:
                 self._since = time.monotonic()
-                prepared = compressor.prepare(candidate, self._give_way)
+                prepared = compressor.prepare(candidate, self._throttle)
                 self._results.append(_Result(compressor, prepared, candidate.following))
         except (_Stopped, Busy):
             pass
@@ -149,7 +149,7 @@ class _Job:
             self._work = []
             self.idle.set()
 
-    def _give_way(self) -> None:
+    def _throttle(self) -> None:
         """Rest if messages are being sent: compression should take at most half of a processor from the senders."""
         written, now = self._store.control.write_offset, time.monotonic()
         rest = min(now - self._since, _LONGEST_REST_SECONDS) if written != self._written else 0.0
@@ -164,7 +164,7 @@ class _Job:
         self.idle.set()
         self._lock = Mutex()
         self._waiting = False
-        """Whether the thread is asked to compress and has not begun."""
+        """Whether a run is requested and has not started."""
         self._timed_run = TimedCall(COMPRESSION_LANE, self.run)
 
     # When the channel is closed

@@ -3,8 +3,8 @@
 Every process has one, and any of them may maintain a channel: the one that first notices that there is work. That is
 the process in which a segment was finished, a consumer moved to the next segment or a name was removed. For everything
 else every process checks from time to time, the less often the longer a channel is idle. One process at a time holds
-the maintenance lock, a kernel lock on a byte (see `maintenance_lock`). So no process has to be elected, and a process
-that dies is not missed.
+the maintenance lock, a kernel lock on a byte (see `maintenance_lock`). So no process has to be elected, and if one
+dies, the others continue.
 
 The thread is a lane of the scheduler, and each channel a timed call of it. A request wakes the thread only if there was
 none for a second; otherwise the thread looks for requests by itself (see `scheduler`).
@@ -33,7 +33,7 @@ from .compression_thread import compress_step
 from .reclaim_by_retention import pause_while_empty, reclaim
 
 Step: TypeAlias = Callable[[WritableStore], float]
-"""Does what is due for one channel, and returns after how many seconds it wants to be called again.
+"""Does what is due for one channel, and returns the seconds until the next call.
 
 It is called with the maintenance lock. `Busy` means that another process holds a lock; it is not an error.
 """
@@ -42,8 +42,8 @@ STEPS: list[Step] = [reclaim, compress_step]
 """The steps of maintaining a channel, in this order."""
 
 _MANY_SEGMENTS = 8  # a sender that fills more than that before maintenance ran reclaims them itself
-_SENDER_WAIT_SECONDS = 1.0  # that it waits for the thread
-_REQUEST_SECONDS = 0.02  # after a request; many small segments that are filled quickly are handled together
+_SENDER_WAIT_SECONDS = 1.0  # how long that sender waits for the maintenance thread
+_REQUEST_SECONDS = 0.02  # from a request to the pass; many small segments that are filled quickly are handled together
 _BUSY_RETRY_SECONDS = 0.2
 _LONGEST_RETRY_SECONDS = 60.0
 _TOGETHER_SECONDS = 1.0  # channels that are due within this time are handled together
@@ -63,7 +63,7 @@ class _MaintainedChannel:
         """Segments that were filled since the channel was last handled."""
         self.failures = 0
         self.retry_at = 0.0
-        """After a failure: no request is followed before this time on the monotonic clock."""
+        """After a failure: requests are ignored before this time on the monotonic clock."""
 
 
 @final
@@ -106,8 +106,8 @@ class Maintenance:
     def keep_up(self, store: WritableStore) -> None:
         """Handle a channel soon after a segment was filled; right now, in this thread, if many were filled since.
 
-        On a busy machine the maintenance thread may get no time beside one that sends without a pause, and consumed
-        segments would pile up. An event loop is not blocked: it has pauses.
+        On a busy machine the maintenance thread may get no CPU time while another thread sends without a pause, and
+        consumed segments would pile up. An event loop is not blocked: it has pauses.
         """
         self.request(store)
         channel = self._channels.get(store)
@@ -117,7 +117,9 @@ class Maintenance:
         if channel.filled > _MANY_SEGMENTS and may_sleep():
             try:
                 with channel.working.held(_SENDER_WAIT_SECONDS):
-                    if channel.filled > _MANY_SEGMENTS:  # else the thread has handled it meanwhile
+                    if (
+                        channel.filled > _MANY_SEGMENTS
+                    ):  # otherwise the maintenance thread handled it while this thread waited
                         self._reclaim_now(channel)
             except Busy:
                 pass  # the thread, or another process, is maintaining it
@@ -149,7 +151,7 @@ class Maintenance:
             return None
         with channel.working.held():
             if store not in self._channels:
-                return None  # it was closed meanwhile
+                return None  # it was closed while this thread waited
             if (left := channel.retry_at - time.monotonic()) > 0:
                 return left
             channel.filled = 0

@@ -62,7 +62,7 @@ class Plan:
     oldest: Offset
     """Everything before this offset may be removed."""
     pin: Pin | None
-    """What keeps the rest, if nothing may be removed; None if nothing is stored either."""
+    """What keeps the oldest segment, if nothing may be removed; None if nothing is stored."""
 
 
 def reclaim(store: WritableStore) -> float:
@@ -88,9 +88,9 @@ def reclaim_after(store: WritableStore, idle: float) -> float:
 
 
 def _pause(store: Store, idle: float) -> float:
-    """Return for how long there is probably nothing to do: the longer it was idle, the longer."""
+    """Return the seconds until the next check: the longer the channel was idle, the more."""
     quiet = store.maintenance_lock.quiet(store.control.write_offset) / _NANOSECONDS_PER_SECOND
-    longest = min(_LONGEST_PAUSE_SECONDS, _between_looks(store))
+    longest = min(_LONGEST_PAUSE_SECONDS, _check_interval(store))
     if quiet < idle:
         longest = min(longest, idle - quiet)
     return max(_SHORTEST_PAUSE_SECONDS, min(quiet, longest))
@@ -98,11 +98,11 @@ def _pause(store: Store, idle: float) -> float:
 
 def pause_while_empty(store: Store) -> float:
     """Return after how many seconds to check an empty channel again: a first message does not cause a request."""
-    return max(_SHORTEST_PAUSE_SECONDS, min(_EMPTY_PAUSE_SECONDS, _between_looks(store)))
+    return max(_SHORTEST_PAUSE_SECONDS, min(_EMPTY_PAUSE_SECONDS, _check_interval(store)))
 
 
-def _between_looks(store: Store) -> float:
-    """Return how long a message may go unchecked, so that it does not get much older than its maximum age."""
+def _check_interval(store: Store) -> float:
+    """Return the most seconds between two checks, so that no message gets much older than its maximum age."""
     max_age = store.options().retention.max_age
     return math.inf if max_age is None else max_age / _CHECKS_PER_MAX_AGE
 
@@ -112,7 +112,7 @@ def _between_looks(store: Store) -> float:
 
 def find_plan(store: Store, idle: float = IDLE) -> Plan:
     """Determine what may be removed now. Changes nothing."""
-    # First of all: the idle time and the positions of the consumers refer to this end of the log.
+    # Read first: the idle time and the positions of the consumers refer to this end of the log.
     tail = store.control.tail()
     quiet = store.maintenance_lock.quiet(tail.offset)
     oldest = store.control.oldest_offset

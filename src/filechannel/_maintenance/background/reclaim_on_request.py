@@ -46,25 +46,25 @@ def gc(path: Path, *, files: Files | None = None) -> Reclaimed:
             sweep(store)
             reclaim_after(store, 0.0)
             wanted = find_plan(store, 0.0).oldest
-            # A consumer was placed in between.
+            # The first pass stops if a consumer registers or moves back: repeat with what may still be removed.
             while store.control.oldest_offset < min(wanted, find_plan(store, 0.0).oldest):
                 reclaim_after(store, 0.0)
             segments_now, size_now = store.maintenance_lock.reclaimed
             pin = find_plan(store, 0.0).pin
-            store.maintenance_lock.forget_errors()  # an operator is looking at it, and it succeeded
+            store.maintenance_lock.forget_errors()  # the user sees the result, and maintenance succeeded
         return Reclaimed(segments=segments_now - segments, bytes=size_now - size, pinned_by=pin)
     finally:
         STORES.close(store)
 
 
-def foresee(path: Path, *, files: Files | None = None) -> Reclaimed:
+def preview(path: Path, *, files: Files | None = None) -> Reclaimed:
     """Return what `gc` would remove now. Changes nothing. If something would be removed, `pinned_by` is None."""
     store = STORES.open(path, check=_accept, new=None, readonly=True, max_mapped_segments=_MAPPED_SEGMENTS, files=files)
     try:
         plan, tail = find_plan(store, 0.0), store.control.write_offset
-        going = [begin for begin in store.segments.begins if begin < plan.oldest]
-        size = sum(store.segments.end_of(begin, tail) - begin for begin in going)
-        return Reclaimed(segments=len(going), bytes=size, pinned_by=plan.pin)
+        removable = [begin for begin in store.segments.begins if begin < plan.oldest]
+        size = sum(store.segments.end_of(begin, tail) - begin for begin in removable)
+        return Reclaimed(segments=len(removable), bytes=size, pinned_by=plan.pin)
     finally:
         STORES.close(store)
 

@@ -1,4 +1,4 @@
-"""Repair of a damaged channel: what can be read stays in place, the rest is moved to quarantine.
+"""Repair of a damaged channel: readable records stay in place, the rest is moved to quarantine.
 
 Imports `verify`. Start with `repair`.
 """

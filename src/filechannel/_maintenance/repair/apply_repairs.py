@@ -1,8 +1,8 @@
 """Applying a repair to segments, so that a process killed at any step leaves nothing worse than before.
 
 New segments are written completely under temporary names, flushed, and renamed from the last to the first. Until the
-old file is moved, a reader finds the same records in it, and another repair finds what is left to do. The old file is
-in `quarantine/` before another file takes its name.
+old file is moved, a reader finds the same records in it, and another repair finds the remaining steps. The old file
+is in `quarantine/` before another file gets its name.
 """
 
 from __future__ import annotations
@@ -68,17 +68,17 @@ class RepairApplier:
         for repaired in reversed(change.repaired_segments):
             if repaired.begin != head.begin:
                 self._make(change, repaired, self._segments / segment_name(repaired.begin))
-        stays = bool(change.repaired_segments) and change.repaired_segments[0].begin == head.begin
-        if stays:
+        keeps_begin = bool(change.repaired_segments) and change.repaired_segments[0].begin == head.begin
+        if keeps_begin:
             if not head.is_compressed:
                 self._quarantine.keep(head.path, _reason(change))
             self._make(change, change.repaired_segments[0], first)
-        if head.is_compressed or not stays:
+        if head.is_compressed or not keeps_begin:
             self._quarantine.move(head.path, _reason(change))
-        plain_is_left = head.is_compressed and not stays and self._files.exists(first)
+        plain_is_left = head.is_compressed and not keeps_begin and self._files.exists(first)
         if plain_is_left:  # the other encoding, of an interrupted compression: the next round checks it
             return
-        if not stays and self._files.exists(index_path(first)):
+        if not keeps_begin and self._files.exists(index_path(first)):
             self._quarantine.move(index_path(first), _reason(change))
 
     def _make(self, change: Change, repaired: RepairedSegment, path: Path) -> None:

@@ -88,8 +88,8 @@ class PositionRepair:
 
         A directory cannot be replaced in one step: if the process is killed in between, the consumer does not exist.
         """
-        put_aside = self._quarantine.move if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
-        put_aside(path, finding.what)
+        quarantine = self._quarantine.move if S_ISDIR(self._files.mode_of(path)) else self._quarantine.keep
+        quarantine(path, finding.what)
         self._files.write_atomically(path, self._at(path, *self._oldest(), b""), self._mode)
 
     def _replace(self, path: Path, finding: Finding, change: Callable[[bytes], bytes]) -> None:

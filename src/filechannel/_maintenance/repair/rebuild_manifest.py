@@ -45,8 +45,8 @@ def rebuild_manifest(scan: DirectoryScan, like: Manifest | None) -> RebuiltManif
     """
     replacing = _read_other(scan.files, scan.path / (MANIFEST + REPLACING))
     if replacing is not None:
-        return RebuiltManifest(replacing, ("the process that replaced the manifest had completed the new one",))
-    left = what_is_left(scan.files, scan.path / MANIFEST)
+        return RebuiltManifest(replacing, ("a process that was replacing the manifest had completed the new one",))
+    left = readable_fields(scan.files, scan.path / MANIFEST)
     guesses: list[str] = []
     codec, schema = left.get("codec"), left.get("schema")
     if not isinstance(codec, str):
@@ -81,7 +81,7 @@ def _read_other(files: Files, path: Path) -> Manifest | None:
         return None
 
 
-def what_is_left(files: Files, path: Path) -> dict[str, object]:
+def readable_fields(files: Files, path: Path) -> dict[str, object]:
     """Return the fields of a manifest that can still be read; none if it is not JSON."""
     try:
         content: object = json.loads(files.read(path, MANIFEST_LIMIT))

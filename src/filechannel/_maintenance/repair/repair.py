@@ -1,12 +1,12 @@
-"""Repair of a damaged channel: what can be read stays in place, the rest is quarantined, and nothing is deleted.
+"""Repair of a damaged channel: readable records stay in place, the rest is quarantined, and nothing is deleted.
 
 Opening a channel recovers it. Recovery deals with the end of the log: what was lost in a power cut, and what was never
-published. It trusts everything before a checkpoint, and reads none of it; readers that come to damage there get an
+published. It trusts everything before a checkpoint, and reads none of it; readers that reach damage there get an
 error, or skip it each time. A repair deals with the whole log, once: it reads every byte, repairs what opening would
 not, and then opens the channel for the rest.
 
-It is planned first, from the files as they are, and the plan can be shown. Each step has happened or has not if the
-process is killed, and planning again finds the rest.
+A repair is planned before anything changes, and the plan can be shown. If the process is killed, the channel
+is no worse than before, and the next plan contains the remaining steps.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Plan:
 
     report: Report
     actions: tuple[Action, ...]
-    hopeless: tuple[Finding, ...]
+    unrepairable: tuple[Finding, ...]
     """What it cannot repair."""
     writers: tuple[Holder, ...]
     """The processes that have the channel open, for which it would have to wait."""
@@ -117,7 +117,7 @@ def repair(
         if not plan.actions:
             break
         done += plan.actions
-        if scan.manifest is not None or not plan.hopeless:
+        if scan.manifest is not None or not plan.unrepairable:
             _open_once(files, path)
     return Repaired(actions=tuple(done), report=verify(path, files=files))
 
@@ -176,25 +176,25 @@ class _Planner:
         """Check everything, and return the plan."""
         chain, checked = Verification(self._scan, progress=self._progress).run()
         report = report_of(self._scan, chain, checked)
-        hopeless: list[Finding] = []
+        unrepairable: list[Finding] = []
         actions: list[Action] = []
         left = tuple(finding for finding in report.findings if finding.mend is not None)
         if any(finding.kind == DIRECTORY and finding.severity == "error" for finding in left):
             # The link may lead to the right directory: treat nothing as lost before a person has checked.
-            return Plan(report=report, actions=(), hopeless=left, writers=tuple(self._scan.writers))
+            return Plan(report=report, actions=(), unrepairable=left, writers=tuple(self._scan.writers))
         actions += self._half_made(report)
         actions += self._links(report, lock=False)  # before anything is written in place
-        actions += self._manifest(report, hopeless)
+        actions += self._manifest(report, unrepairable)
         actions += self._segments(plan_split(checked, chain.end))
         actions += self._indexes(checked)
         actions += self._positions(report, chain)
-        if not hopeless:  # opening the channel repairs the control file, which needs a manifest
+        if not unrepairable:  # opening the channel repairs the control file, which needs a manifest
             actions += self._control(report, chain, checked, has_others=bool(actions))
         actions += self._links(report, lock=True)  # from then on other processes may open the channel
         return Plan(
             report=report,
             actions=tuple(actions),
-            hopeless=(*hopeless, *left),
+            unrepairable=(*unrepairable, *left),
             writers=tuple(self._scan.writers),
         )
 
@@ -212,7 +212,7 @@ class _Planner:
 
     # The manifest
 
-    def _manifest(self, report: Report, hopeless: list[Finding]) -> Iterator[Action]:
+    def _manifest(self, report: Report, unrepairable: list[Finding]) -> Iterator[Action]:
         scan = self._scan
         if scan.manifest is not None:
             return
@@ -220,7 +220,7 @@ class _Planner:
             like = None if self._like is None else manifest_at(scan.files, self._like)
             rebuilt = rebuild_manifest(scan, like)
         except UnknownMessagesError:
-            hopeless += [finding for finding in report.findings if finding.kind == "manifest"]
+            unrepairable += [finding for finding in report.findings if finding.kind == "manifest"]
             return
 
         def write() -> None:
@@ -292,7 +292,7 @@ class _Planner:
                 f"open the channel, which resumes far behind offset {chain.end.offset}: everything before that is lost"
             )
             yield Action(file=CONTROL, what=what, do=_nothing)
-        elif has_others and not scan.is_believed:
+        elif has_others and not scan.is_trusted:
             yield Action(file=CONTROL, what="open the channel, which finds the end of the log", do=_nothing)
 
 

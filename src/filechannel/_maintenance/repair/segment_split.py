@@ -33,7 +33,7 @@ class RepairedSegment:
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The segments that replace one segment; there is nothing to do if it is like that already."""
+    """The segments that replace one segment. They may equal it; then no change is needed."""
 
     checked: Checked
     repaired_segments: tuple[RepairedSegment, ...]
@@ -92,7 +92,7 @@ def _may_grow(checked: Checked, end: End | None) -> bool:
     head = checked.head
     if head.is_compressed or head.end is not None or head.claims_end:
         return False
-    return end is None or not end.is_believed or checked.end == end.offset
+    return end is None or not end.is_trusted or checked.end == end.offset
 
 
 def _previous_end(checked: Checked, run: RecordRun, reached: Offset | None, end: End | None) -> Offset:

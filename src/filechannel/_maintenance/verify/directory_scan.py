@@ -1,7 +1,7 @@
 """The content of a channel's directory, in any state, read without opening the channel.
 
-Nothing is changed, no lock is waited for, and the processes that have the channel open do not notice. Every part may be
-damaged: then it is None, and there is a reason instead.
+Nothing is changed, no lock is waited for, and other processes are not affected. Every part may be damaged: then it is
+None, and there is a reason instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class End:
     sequence: int
     oldest: Offset
     sealed: bool
-    is_believed: bool
+    is_trusted: bool
     """Whether it comes from the current control page; else from a checkpoint, and more records may follow."""
 
 
@@ -101,7 +101,7 @@ class DirectoryScan:
         return self.path / SEGMENTS
 
     @property
-    def is_believed(self) -> bool:
+    def is_trusted(self) -> bool:
         """Whether the control page was written in this boot, in this very file, and is not stale."""
         control = self.control
         if control is None:
@@ -127,9 +127,9 @@ class DirectoryScan:
         control = self.control
         if control is None or (self.manifest is not None and control.is_foreign(self.manifest.id)):
             return None
-        if self.is_believed:
+        if self.is_trusted:
             tail = control.tail()
-            return End(tail.offset, tail.sequence, control.oldest_offset, control.sealed, is_believed=True)
+            return End(tail.offset, tail.sequence, control.oldest_offset, control.sealed, is_trusted=True)
         checkpoint = control.checkpoint()
         return None if checkpoint is None else _end_at(checkpoint)
 
@@ -160,7 +160,7 @@ class DirectoryScan:
 
 
 def _end_at(checkpoint: Checkpoint) -> End:
-    return End(checkpoint.offset, checkpoint.sequence, checkpoint.oldest, checkpoint.sealed, is_believed=False)
+    return End(checkpoint.offset, checkpoint.sequence, checkpoint.oldest, checkpoint.sealed, is_trusted=False)
 
 
 def _manifest(files: Files, path: Path) -> tuple[Manifest | None, str | None]:

@@ -46,7 +46,7 @@ DIRECTORY = "directory"
 """The kind of a finding about something else in place of a directory."""
 MISPLACED = "misplaced"
 """The kind of a finding about something other than a regular file, which can be quarantined."""
-_LOOKS = 100  # at a position that a process may be writing
+_READ_ATTEMPTS = 100  # for a position that a process may be writing
 
 
 def check_metadata(scan: DirectoryScan, chain: Chain) -> list[Finding]:
@@ -60,7 +60,7 @@ def check_metadata(scan: DirectoryScan, chain: Chain) -> list[Finding]:
         *_producers(scan),
         *_links(scan),
         *_strays(scan),
-        *_put_aside(scan),
+        *_quarantined(scan),
     ]
 
 
@@ -98,7 +98,7 @@ def _control(scan: DirectoryScan) -> Iterator[Finding]:
         yield _found(scan, "error", "control", path, "it belongs to another channel", CONTROL_CHANNEL)
     elif not control.has_tail:
         yield _found(scan, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
-    elif not scan.is_believed and not scan.slots:
+    elif not scan.is_trusted and not scan.slots:
         what = "the machine was restarted, or this is a copy: the next process that opens it finds the end of the log"
         yield _found(scan, "note", "restarted", path, what)
     if control.checkpoint() is None:
@@ -109,7 +109,7 @@ def _control(scan: DirectoryScan) -> Iterator[Finding]:
 
 
 def _directories(scan: DirectoryScan) -> Iterator[Finding]:
-    """Report what is in place of a directory. A repair leaves it alone: a link may lead to the right directory."""
+    """Report what is in place of a directory. A repair does not touch it: a link may lead to the right directory."""
     for name in sorted(_DIRECTORIES):
         path = scan.path / name
         if (found := scan.files.other_directory(path)) is None:
@@ -149,7 +149,7 @@ def _consumers(scan: DirectoryScan, end: End | None) -> Iterator[Finding]:
 def _consumer(scan: DirectoryScan, path: Path, descriptor: int, end: End | None) -> Iterator[Finding]:
     size = GROUP_SIZE if is_group(path) else CURSOR_SIZE
     content = scan.files.read_at(descriptor, size, 0)
-    for _ in range(_LOOKS if scan.slots else 0):  # a process may be writing to it
+    for _ in range(_READ_ATTEMPTS if scan.slots else 0):  # a process may be writing to it
         if read_position(content) is not None and _ring_problem(path, content) is None:
             break
         content = scan.files.read_at(descriptor, size, 0)
@@ -163,7 +163,7 @@ def _consumer(scan: DirectoryScan, path: Path, descriptor: int, end: End | None)
     if len(content) < size:
         what = f"the file is truncated: {len(content)} of {size} bytes"
         yield _found(scan, "warning", "cursor", path, what, len(content))
-    if end is not None and end.is_believed and position.offset > _end_now(scan, end):
+    if end is not None and end.is_trusted and position.offset > _end_now(scan, end):
         what = f"consumer {name_of(path.name)!r} is at offset {position.offset}, behind the end of the log"
         yield _found(scan, "error", "cursor", path, what, 0)
     if (problem := _ring_problem(path, content)) is not None:
@@ -171,7 +171,7 @@ def _consumer(scan: DirectoryScan, path: Path, descriptor: int, end: End | None)
 
 
 def _end_now(scan: DirectoryScan, end: End) -> int:
-    """Return the current end of the log: a consumer may have read further since."""
+    """Return the current end of the log: a consumer may have read further by now."""
     return max(end.offset, end.offset if scan.control is None else scan.control.write_offset)
 
 
@@ -268,7 +268,7 @@ def _stray_segment(scan: DirectoryScan, path: Path, begins: set[Offset]) -> Iter
         yield _found(scan, "note", "stray", path, "not a file of the channel")
 
 
-def _put_aside(scan: DirectoryScan) -> Iterator[Finding]:
+def _quarantined(scan: DirectoryScan) -> Iterator[Finding]:
     names = set(scan.list(scan.path / QUARANTINE))
     count = sum(name.removesuffix(".json") not in names - {name} for name in names)
     if count:

@@ -56,7 +56,7 @@ def read_chain(scan: DirectoryScan) -> Chain:
         return Chain(None, (), ())  # which is reported as such
     end = scan.end()  # before the directory is read: what is created or published later is not checked
     oldest = Offset(0) if end is None else end.oldest
-    limit = end.offset if end is not None and end.is_believed else _NO_LIMIT
+    limit = end.offset if end is not None and end.is_trusted else _NO_LIMIT
     begins = [begin for begin in segment_begins(scan) if oldest <= begin <= limit]
     found = [read_head(scan.files, scan.segments, begin) for begin in begins]
     heads = [head for head in found if head is not None]
@@ -75,7 +75,7 @@ def _newest_with_records(scan: DirectoryScan, heads: list[Head], end: End | None
     After a power cut there may be gaps before it, too. They cannot be distinguished from damage, and a repair keeps the
     records behind either of them.
     """
-    if end is None or end.is_believed:
+    if end is None or end.is_trusted:
         return Offset(0)  # the range with records is known
     for head in reversed(heads):
         if head.begin <= end.offset or holds_records(scan, head):
@@ -87,7 +87,7 @@ def _bounds(head: Head, following: Head | None, end: End | None, *, is_followed:
     """Return where the records of a segment end, according to its own header, the next header, or the tail."""
     if following is None:
         stop = head.end or _NO_LIMIT
-        if end is not None and end.is_believed:
+        if end is not None and end.is_trusted:
             stop = min(stop, end.offset)
         sequence = end.sequence if end is not None and stop == end.offset else None
         return Bounds(stop, _certain(head, stop, end, is_last=True), None, sequence)

@@ -41,7 +41,7 @@ class Head:
 
     @property
     def claims_end(self) -> bool:
-        """Whether it contains an end, right or wrong."""
+        """Whether its header contains an end, valid or not."""
         return any(self.content[SEGMENT_END : SEGMENT_END + 8])
 
 
@@ -135,7 +135,7 @@ class Checked:
 
 @final
 class SegmentCheck:
-    """Checks segments of one channel, any number of them at once."""
+    """Checks segments of one channel, in any number of threads."""
 
     def __init__(self, scan: DirectoryScan, check: CheckPayload | None = None, tick: Tick = lambda _: None) -> None:
         self._scan = scan
@@ -166,7 +166,7 @@ class SegmentCheck:
         try:
             file = PlainFile(self._files, head.path, head.begin, self._scan.limits)
         except FileNotFoundError:
-            return  # compressed or reclaimed since: the next check sees that
+            return  # it was compressed or reclaimed; the next check finds that
         try:
             stop = min(bounds.stop, file.space_end)
             if bounds.stop > bounds.certain:

@@ -1,8 +1,8 @@
 """Verification: reads every meaningful byte of a channel, without changing one.
 
-It reads storage alone, so it works whether or not other processes send and receive. These do not stop meanwhile:
-segments are compressed, reclaimed and recycled. So everything that seems to be damaged is read again. If the file is
-gone by then, or is another file, it was not damage.
+Other processes may send and receive at the same time, and segments are compressed, reclaimed and recycled during the
+check. So everything that seems to be damaged is read again. If the file does not exist any more, or is another file, it
+was not damage.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from .segment_check import Checked, Head, SegmentCheck, read_head
 from .walk_segment_records import CheckPayload
 
 Progress: TypeAlias = Callable[[int, int], object]
-"""Called with the number of bytes checked, and of all; any thread may call it."""
+"""Called with the number of bytes that are checked, and the total; any thread may call it."""
 _MOST_THREADS = 8
 _PAUSE = 0.002  # seconds
-_LOOKS = 5  # at what seems to be damaged while other processes use the channel
+_CHECK_ATTEMPTS = 5  # for a segment that seems to be damaged while other processes use the channel
 
 
 class _EndedError(Exception):
-    """Another thread has failed, or the user has interrupted."""
+    """Another thread has failed, or the user has interrupted the verification."""
 
 
 @final
@@ -124,7 +124,7 @@ class Verification:
         While other processes use the channel, report damage only if a second check finds the same.
         """
         checked = self._segment_check.check(link.head, link.bounds)
-        for _ in range(_LOOKS):
+        for _ in range(_CHECK_ATTEMPTS):
             if not checked.findings or not self._scan.slots:
                 break
             end = self._scan.end()
@@ -184,7 +184,7 @@ def _unreachable(scan: DirectoryScan, end: End | None, checked: list[Checked]) -
 
     See `_storage.recovery.unreachable_records`.
     """
-    if end is None or end.is_believed:
+    if end is None or end.is_trusted:
         return
     start = max([end.offset, *(each.bounds.stop for each in checked if each.head.is_compressed)])
     at: Offset | None = None

@@ -1,7 +1,8 @@
 """The records of one segment as verification sees them: runs, damage, and how the index compares.
 
-Plain files are read, not mapped. A block that the disk cannot read, or a file that is cut off meanwhile, can be
-reported then; through a map it would be a signal. Such bytes are read as zeros, and zeros are never a record.
+Plain files are read, not mapped. So a block that the disk cannot read, or a file that is truncated during the check,
+can be reported; with a map, the process would be killed by SIGBUS. Such bytes are read as zeros, and zeros are never a
+record.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Tick: TypeAlias = Callable[[int], object]
 
 @final
 class PlainFile:
-    """The file of a plain segment, whatever its header says."""
+    """The file of a plain segment; its header is not read."""
 
     def __init__(self, files: Files, path: Path, begin: Offset, limits: SegmentLimits = ANY_SIZE) -> None:
         """Raise what opening a file raises."""

@@ -50,14 +50,17 @@ def bench(
         Path, typer.Argument(metavar="DIRECTORY", help="On the disk to measure; nothing is left in it.")
     ] = Path(),
     seconds: Annotated[
-        float, typer.Option("--seconds", metavar="NUMBER", min=0.05, max=60, help="For each line.")
+        float,
+        typer.Option(
+            "--seconds", metavar="NUMBER", min=0.05, max=60, help="The time to measure each line of the result."
+        ),
     ] = 0.5,
     json: JsonOption = False,
 ) -> None:
     """Measure how fast a channel is on this machine and disk.
 
-    A small Struct is sent and received by one task, one message at a time and in batches, beside asyncio.Queue, which
-    keeps nothing. Quick figures to compare disks and machines; anything else that runs changes them.
+    One task sends and receives a small Struct, one message at a time and in batches. The first line is asyncio.Queue,
+    which stores nothing, for comparison. The figures are rough, and other load on the machine changes them.
 
     \b
     Examples:

@@ -20,15 +20,17 @@ def compress(
     channel: ChannelArgument,
     method: Annotated[
         Literal["zstd", "lz4", "gzip"] | None,
-        typer.Option(help="Instead of what the channel's options say, or zstd.", show_default=False),
+        typer.Option(help="The method; by default that of the channel's options, or zstd.", show_default=False),
     ] = None,
-    level: Annotated[int | None, typer.Option(metavar="NUMBER", help="Of that method.", show_default=False)] = None,
+    level: Annotated[
+        int | None, typer.Option(metavar="NUMBER", help="The level of the method.", show_default=False)
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     """Compress every finished segment now, however old it is.
 
-    Other processes may send and receive meanwhile. If you interrupt the command, the segments that are compressed by
-    then stay compressed, and the others stay as they were.
+    Other processes may send and receive at the same time. If you interrupt the command, segments that are already
+    compressed stay compressed, and the others are not changed.
 
     \b
     Examples:
@@ -43,12 +45,12 @@ def compress(
     except ValueError as error:
         raise Failure(str(error), USAGE) from None
     path = channel.absolute()
-    with opening(path, "change"), progress("compressing", None, in_bytes=False) as tell:
-        report = compress_segment.compress(path, policy, tell=lambda done, of: tell(done, of=of))
+    with opening(path, "change"), progress("compressing", None, in_bytes=False) as report_progress:
+        report = compress_segment.compress(path, policy, report_progress=lambda done, of: report_progress(done, of=of))
     if json:
         document(report)
     elif report.segments:
         saved = f"{size(report.bytes_before)} are {size(report.bytes_after)} now"
         show(f"compressed {counted(report.segments, 'segment')}: {saved}")
     else:
-        show("there is nothing to compress: no finished segment that is plain and worth it")
+        show("there is nothing to compress: every finished segment is compressed, or would save too little")

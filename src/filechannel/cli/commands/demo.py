@@ -34,11 +34,11 @@ class _Result(NamedTuple):
 def demo(
     spark: Annotated[bool, typer.Option("--spark/--no-spark", help="The Spark pipeline too, which needs Java.")] = True,
 ) -> int:
-    """Show what a channel promises, on this machine.
+    """Test what a channel promises, on this machine.
 
-    It takes less than three minutes. Processes are killed with SIGKILL while they send and while they work, a gigabyte
-    goes through a few megabytes of disk, a stream goes through Spark, and the figures of this machine close the show.
-    Everything happens in a temporary directory, which is removed.
+    The demo kills processes with SIGKILL while they send and while they handle messages, sends a gigabyte through a
+    channel that occupies a few megabytes of disk, runs a stream through Spark, and measures the speed of this machine.
+    It takes less than three minutes. All files are in a temporary directory, which is removed.
 
     Exits with 0 if every promise was kept, and with 1 if not.
 
@@ -50,23 +50,23 @@ def demo(
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="filechannel-demo-") as name:
         directory = Path(name)
-        results = [*_kills(directory / "orders"), *_group(directory), *_bounds(directory / "bytes")]
+        results = [*_crashes(directory / "orders"), *_group(directory), *_bounds(directory / "bytes")]
         if spark:
             results += _pipeline(directory)
         show(_figures(directory))
     return _close(results, time.monotonic() - began)
 
 
-def _kills(path: Path) -> list[_Result]:
+def _crashes(path: Path) -> list[_Result]:
     from ..demo import pictures
-    from ..demo.crash_act import KILLS, survive_kills
+    from ..demo.crash_act import CRASHES, crash_repeatedly
 
     _announce("A process sends orders as fast as it can, and is killed with SIGKILL.")
-    end = _play(survive_kills(path), pictures.kills)
+    end = _play(crash_repeatedly(path), pictures.crashes)
     show("(a step can be accepted that the killed process had no time left to report)")
     accepted, lost = (sum(getattr(outcome, name) for outcome in end.outcomes) for name in ("accepted", "lost"))
     outcome = f"{counted(accepted, 'order')} accepted, {number(lost)} lost"
-    return [_Result(f"{KILLS} kills of a sender", outcome, end.is_fine)]
+    return [_Result(f"{CRASHES} kills of a sender", outcome, end.is_fine)]
 
 
 def _group(directory: Path) -> list[_Result]:
@@ -85,8 +85,10 @@ def _bounds(path: Path) -> list[_Result]:
     from ..demo import pictures
     from ..demo.capacity_act import CAPACITY, TOTAL, stay_small
 
-    limit = f"in which {size(CAPACITY)} may wait to be received: the sender waits then"
-    _announce(f"{size(TOTAL)} go through a channel {limit}. What was received leaves the disk.")
+    limit = f"a channel with a capacity of {size(CAPACITY)}"
+    _announce(
+        f"{size(TOTAL)} go through {limit}: the sender waits while it is full, and consumed messages are deleted."
+    )
     end = _play(stay_small(path), pictures.bounds)
     outcome = f"{size(end.received)} went through, at most {size(end.most)} on disk"
     return [_Result("a channel with a limit", outcome, end.is_fine)]
@@ -108,12 +110,12 @@ def _figures(directory: Path) -> RenderableType:
     from ..demo import pictures
     from ..demo.speed_act import measure
 
-    _announce("What that costs on this machine; filechannel encodes, checks and files every order.")
+    _announce("The speed on this machine. filechannel encodes each order, adds a checksum and stores it in a file.")
     return pictures.figures(measure(directory))
 
 
 def _leave_out(why: str) -> list[_Result]:
-    show(f"Left out. {why}.")
+    show(f"Skipped. {why}.")
     return []
 
 

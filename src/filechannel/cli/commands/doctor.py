@@ -53,11 +53,14 @@ def doctor(
     if json:
         document(_report(parts, found))
     elif channels:
-        for channel, advice in found.items():
-            _show_channel(channel, advice)
+        for channel, suggestions in found.items():
+            _show_channel(channel, suggestions)
     else:
         _show_environment(parts)
-    everything = [*(part.advice for part in parts), *(each for advice in found.values() for each in advice)]
+    everything = [
+        *(part.suggestion for part in parts),
+        *(each for suggestions in found.values() for each in suggestions),
+    ]
     has_findings = any(each is not None and each.severity != "note" for each in everything)
     return max(FINDINGS * has_findings, *map(report, failed), 0)
 
@@ -77,32 +80,34 @@ def _diagnosed(channels: Sequence[Path]) -> tuple[dict[Path, list[Suggestion]], 
 
 def _report(parts: Sequence[Part], found: dict[Path, list[Suggestion]]) -> object:
     if parts:
-        advice = [part.advice.to_json() for part in parts if part.advice is not None]
-        return {"environment": {part.name: part.found for part in parts}, "advice": advice}
-    channels = [{"path": str(path), "advice": [each.to_json() for each in advice]} for path, advice in found.items()]
+        suggestions = [part.suggestion.to_json() for part in parts if part.suggestion is not None]
+        return {"environment": {part.name: part.found for part in parts}, "advice": suggestions}
+    channels = [
+        {"path": str(path), "advice": [each.to_json() for each in suggestions]} for path, suggestions in found.items()
+    ]
     return {"channels": channels}
 
 
-def _show_channel(channel: Path, advice: Sequence[Suggestion]) -> None:
+def _show_channel(channel: Path, suggestions: Sequence[Suggestion]) -> None:
     from rich.text import Text
 
-    bad = [each for each in advice if each.severity != "note"]
+    bad = [each for each in suggestions if each.severity != "note"]
     state = f"{counted(len(bad), 'finding')}" if bad else "fine"
     show(Text.assemble((safe(str(channel)), "bold"), f": {state}"))
-    _show_suggestions(advice)
+    _show_suggestions(suggestions)
 
 
 def _show_environment(parts: Sequence[Part]) -> None:
     show(facts([(part.name, part.found) for part in parts]))
-    _show_suggestions([part.advice for part in parts if part.advice is not None])
+    _show_suggestions([part.suggestion for part in parts if part.suggestion is not None])
 
 
-def _show_suggestions(advice: Sequence[Suggestion]) -> None:
+def _show_suggestions(suggestions: Sequence[Suggestion]) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    next_mends = [*(each.mend for each in advice[1:]), None]
-    for each, next_mend in zip(advice, next_mends, strict=False):
+    next_mends = [*(each.mend for each in suggestions[1:]), None]
+    for each, next_mend in zip(suggestions, next_mends, strict=False):
         line = Table.grid(padding=(0, 2, 0, 0))
         line.add_row(Text(f"  {each.severity}", _COLORS[each.severity]), Text(safe(each.what)))
         show(line)

@@ -24,7 +24,7 @@ def gc(
     These are segments that every consumer has read, or that the retention does not keep.
 
     A process that has the channel open does this in the background. Use the command for a channel that no process has
-    open, or to delete consumed messages at once instead of when the channel is idle. It never deletes a message that a
+    open, or to delete consumed messages now instead of when the channel is idle. It never deletes a message that a
     registered consumer has not read.
 
     \b
@@ -35,7 +35,7 @@ def gc(
     path = channel.absolute()
     with opening(path, "read" if dry_run else "change"):
         try:
-            done = reclaiming.foresee(path) if dry_run else reclaiming.gc(path)
+            done = reclaiming.preview(path) if dry_run else reclaiming.gc(path)
         except Busy:
             raise Failure(
                 "another process holds the maintenance lock of the channel and does not release it; try again later"

@@ -174,6 +174,4 @@ def _put(draft: Path, path: Path) -> None:
         os.rename(draft, path)
         flush(path.parent)
     except OSError as error:
-        raise Failure(
-            f"{path} was created by another process meanwhile ({error.strerror}); nothing was imported"
-        ) from error
+        raise Failure(f"{path} was created by another process ({error.strerror}); nothing was imported") from error

@@ -88,13 +88,13 @@ def _show_plan(plan: Plan, command: str, *, json: bool) -> int:
             {
                 "applied": False,
                 "actions": [action.to_json() for action in plan.actions],
-                "hopeless": [finding.to_json() for finding in plan.hopeless],
+                "hopeless": [finding.to_json() for finding in plan.unrepairable],
                 "findings": [finding.to_json() for finding in plan.report.findings],
             }
         )
-    elif plan.actions or plan.hopeless:
+    elif plan.actions or plan.unrepairable:
         _show_actions(plan.actions)
-        _show_hopeless(plan.hopeless)
+        _show_unrepairable(plan.unrepairable)
         if plan.actions:
             show(f"{counted(len(plan.actions), 'step')}; nothing was changed. To apply:")
             show_command(f"  {command}")
@@ -102,7 +102,7 @@ def _show_plan(plan: Plan, command: str, *, json: bool) -> int:
             remark("another process has the channel open; close it first")
     else:
         show("there is nothing to repair")
-    return FINDINGS if plan.actions or plan.hopeless else 0
+    return FINDINGS if plan.actions or plan.unrepairable else 0
 
 
 def _show_done(done: Repaired, *, json: bool) -> int:
@@ -115,7 +115,7 @@ def _show_done(done: Repaired, *, json: bool) -> int:
             show(f"{counted(len(done.actions), 'step')} done, {counted(done.report.messages, 'message')} can be read")
         elif not left:
             show("there is nothing to repair")
-        _show_hopeless(left)
+        _show_unrepairable(left)
     return FINDINGS if left else 0
 
 
@@ -124,7 +124,7 @@ def _show_actions(actions: tuple[Action, ...]) -> None:
         show(columns(("FILE", "WHAT"), ((action.file, action.what) for action in actions)), "")
 
 
-def _show_hopeless(findings: tuple[Finding, ...]) -> None:
+def _show_unrepairable(findings: tuple[Finding, ...]) -> None:
     if findings:
         show("This cannot be repaired:")
         show_findings(findings)

@@ -66,14 +66,14 @@ def send(
     description = find(channel)
     parser = Parser(description, raw=raw, whole=whole)
     with opened_lines(file) as lines:
-        count = (_send_at_once if atomic else _send_as_they_come)(description, parser, lines)
+        count = (_send_atomically if atomic else _send_as_they_arrive)(description, parser, lines)
     if json:
         document({"sent": count})
     else:
         remark(f"sent {counted(count, 'message')}")
 
 
-def _send_at_once(description: Description, parser: Parser, lines: Lines) -> int:
+def _send_atomically(description: Description, parser: Parser, lines: Lines) -> int:
     with (
         opened_store(description) as store,
         progress("reading", lines.size, is_wanted=not lines.is_typed) as report_progress,
@@ -91,7 +91,7 @@ def _send_at_once(description: Description, parser: Parser, lines: Lines) -> int
             raise Failure(f"{explain(error)}; nothing was sent") from error
 
 
-def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -> int:
+def _send_as_they_arrive(description: Description, parser: Parser, lines: Lines) -> int:
     with (
         opened(description.open_spec(), "change") as channel,
         channel.sender() as sender,
@@ -112,7 +112,7 @@ def _send_as_they_come(description: Description, parser: Parser, lines: Lines) -
 
 @final
 class Sending:
-    """Sends messages, and counts exactly how many were sent, whatever interrupts it."""
+    """Sends messages, and counts exactly how many were sent, even if it is interrupted."""
 
     def __init__(self, sender: blocking.Sender[object]) -> None:
         self._sender = sender

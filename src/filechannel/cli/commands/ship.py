@@ -41,10 +41,10 @@ def ship(
 ) -> int:
     """Copy finished segments to an archive, for Spark to read.
 
-    The archive can be read without the channel. Other processes may use the channel meanwhile. The command copies only
-    what the archive does not have, and replaces incomplete copies, so you can run it as often as you like. Messages
-    that were deleted before they were shipped leave a gap, and the exit code is 1; with --consumer they are kept until
-    they are shipped. Needs the extra 'spark', and --hadoop also needs Java.
+    The archive can be read without the channel. Other processes may use the channel at the same time. The command
+    copies only what the archive does not have, and replaces incomplete copies, so you can repeat it at any time.
+    Messages that were deleted before they were shipped leave a gap, and the exit code is 1; with --consumer they are
+    kept until they are shipped. Needs the extra 'spark', and --hadoop also needs Java.
 
     \b
     Examples:

@@ -86,7 +86,7 @@ def _last(channel: blocking.FileChannel[object], count: int) -> Start:
 
 
 def _records(receiver: blocking.Receiver[object]) -> Iterator[Record[object] | DecodeError]:
-    """Yield all records, and a `DecodeError` for each that does not decode. Remark on messages removed meanwhile."""
+    """Yield all records, and a `DecodeError` for each that does not decode. Report messages that were removed first."""
     while True:
         try:
             yield receiver.receive_record()

@@ -67,13 +67,13 @@ def top(
     with ChannelSet(channels or ["."]) as channel_set:
         try:
             if once:
-                if not channel_set.look():
+                if not channel_set.update():
                     raise Failure(f"there is no channel at {', '.join(channels or ['.'])}; check the path", USAGE)
                 time.sleep(interval)
-                _print(channel_set.look(), interval, json=json)
+                _print(channel_set.update(), interval, json=json)
             elif json or not stdout().is_terminal or stdout().is_dumb_terminal:
                 for _ in _rounds(updates, interval, time.sleep):
-                    _write(channel_set.look(), interval, json=json)
+                    _write(channel_set.update(), interval, json=json)
             else:
                 _live(channel_set, updates, interval)
         except KeyboardInterrupt:
@@ -119,7 +119,7 @@ def _live(channel_set: ChannelSet, updates: int | None, interval: float) -> None
         Live(console=stdout(), screen=True, auto_refresh=False, vertical_overflow="crop") as live,
     ):
         for _ in _rounds(updates, interval, wait_for_q):
-            live.update(_view(channel_set.look(), interval), refresh=True)
+            live.update(_view(channel_set.update(), interval), refresh=True)
 
 
 @contextmanager

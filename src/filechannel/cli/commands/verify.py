@@ -39,8 +39,9 @@ def verify(
 ) -> int:
     """Check every record, header, index and position of a channel.
 
-    The command changes nothing and needs read permission only. Other processes may send and receive meanwhile; messages
-    published after the start are not checked. Notes describe what is unusual but harmless; they are not findings.
+    The command changes nothing and needs read permission only. Other processes may send and receive at the same
+    time; messages published after the start are not checked. Notes describe what is unusual but harmless; they are not
+    findings.
 
     To fix what it finds, run 'filechannel repair'.
 
@@ -95,13 +96,13 @@ def show_findings(findings: tuple[Finding, ...]) -> None:
 
 
 def _summary(report: Report) -> str:
-    looked_at = f"{counted(report.messages, 'message')} in {counted(report.segments, 'segment')}, {size(report.bytes)}"
+    checked = f"{counted(report.messages, 'message')} in {counted(report.segments, 'segment')}, {size(report.bytes)}"
     if report.is_clean:
-        return f"{looked_at}: no damage"
+        return f"{checked}: no damage"
     errors = sum(finding.severity == "error" for finding in report.findings)
     warnings = sum(finding.severity == "warning" for finding in report.findings)
     lost = f", {counted(report.lost, 'message')} missing" if report.lost else ""
-    found = f"{looked_at}: {counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
+    found = f"{checked}: {counted(errors, 'error')} and {counted(warnings, 'warning')}{lost}"
     if all(finding.mend is not None for finding in report.findings if finding.severity != "note"):
         return found
     return f"{found}; {shell_words('filechannel', 'repair', report.path)} shows what can be repaired"

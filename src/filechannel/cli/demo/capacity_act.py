@@ -40,7 +40,7 @@ class Usage:
 
 
 def stay_small(path: Path) -> Iterator[Usage]:
-    """Send everything to a receiver in another thread, and yield the disk usage meanwhile."""
+    """Send everything to a receiver in another thread, and yield the disk usage while it receives."""
     options = ChannelOptions(segment_size=_SEGMENT, capacity=Capacity(max_bytes=CAPACITY, on_full="wait"))
     payload, received, most = bytes(_MESSAGE), [0], 0
     with blocking.open_channel(path, bytes, options=options) as channel, channel.receiver() as rx:
@@ -71,5 +71,5 @@ def _on_disk(path: Path) -> int:
             try:
                 total += entry.stat().st_blocks * 512
             except FileNotFoundError:
-                pass  # renamed or deleted meanwhile
+                pass  # renamed or deleted since the directory was listed
     return total

@@ -22,7 +22,7 @@ from ... import open_channel
 from .children import numbers_from, started
 from .messages import Order, make_batch
 
-KILLS: Final = 5
+CRASHES: Final = 5
 _SECONDS: Final = 0.5
 _BATCH: Final = 10
 
@@ -52,7 +52,7 @@ class Outcome:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Kills:
+class CrashProgress:
     """The outcomes so far, and how many orders the running process has sent."""
 
     outcomes: tuple[Outcome, ...]
@@ -61,14 +61,14 @@ class Kills:
     @property
     def is_fine(self) -> bool:
         """Whether the promise was kept each time."""
-        return len(self.outcomes) == KILLS and all(outcome.is_fine for outcome in self.outcomes)
+        return len(self.outcomes) == CRASHES and all(outcome.is_fine for outcome in self.outcomes)
 
 
-def survive_kills(path: Path) -> Iterator[Kills]:
+def crash_repeatedly(path: Path) -> Iterator[CrashProgress]:
     """Yield the state, often, until the last kill."""
     outcomes: tuple[Outcome, ...] = ()
     first = 0
-    for _ in range(KILLS):
+    for _ in range(CRASHES):
         accepted = 0
         with started(__name__, path, first) as child:
             end = None
@@ -78,10 +78,10 @@ def survive_kills(path: Path) -> Iterator[Kills]:
                 if time.monotonic() > end:
                     child.kill()  # what it reported before the kill is still read
                 elif accepted % 1_000 < _BATCH:
-                    yield Kills(outcomes, accepted)
+                    yield CrashProgress(outcomes, accepted)
         received = anyio.run(_receive_all, path)
         outcomes += (_check(first, accepted, received),)
-        yield Kills(outcomes, None)
+        yield CrashProgress(outcomes, None)
         first += len(received)
 
 

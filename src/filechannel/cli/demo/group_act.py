@@ -57,7 +57,7 @@ def share_work(directory: Path) -> Iterator[Progress]:
     """Yield the progress, often, until all orders are handled."""
     todo, results = directory / "todo", directory / "done"
     with blocking.open_channel(todo, Order) as orders, blocking.open_channel(results, Done) as done:
-        orders.group("crew").close()  # registered first: nothing counts as consumed before the workers start
+        orders.group("workers").close()  # registered first: nothing counts as consumed before the workers start
         with orders.sender() as tx:
             tx.send_many(make_batch(0, ORDERS))
         with done.receiver() as rx, ExitStack() as stack:
@@ -79,7 +79,7 @@ def share_work(directory: Path) -> Iterator[Progress]:
 
 def _work(todo: Path, results: Path, number: int) -> None:
     with blocking.open_channel(todo, Order) as orders, blocking.open_channel(results, Done) as done:
-        with orders.group("crew") as rx, done.sender() as tx:
+        with orders.group("workers") as rx, done.sender() as tx:
             while True:
                 for order in rx.receive_many(_HELD):
                     time.sleep(_WORK)

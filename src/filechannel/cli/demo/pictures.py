@@ -13,7 +13,7 @@ from rich.text import Text
 from ..ui.humanize import number, size
 from ..ui.output import columns
 from .capacity_act import TOTAL, Usage
-from .crash_act import KILLS, Kills
+from .crash_act import CRASHES, CrashProgress
 from .group_act import ORDERS, Progress
 
 _BAR: Final = 32
@@ -26,7 +26,7 @@ def verdict(is_fine: bool, good: str, bad: str) -> Text:
     return Text(good, style=_GOOD) if is_fine else Text(bad, style=_BAD)
 
 
-def kills(state: Kills) -> RenderableType:
+def crashes(state: CrashProgress) -> RenderableType:
     """Draw the kills so far, and how many orders the running process has sent."""
     numbers = ("kill", "accepted", "received", "lost", "torn batches")
     rows: list[list[str]] = []
@@ -34,7 +34,7 @@ def kills(state: Kills) -> RenderableType:
         row = (count, outcome.accepted, outcome.received, outcome.lost, outcome.torn_batches)
         rows.append([*map(number, row), "yes" if outcome.in_order else "NO"])
     if state.accepted is not None:
-        rows.append([f"{len(state.outcomes) + 1} of {KILLS}", number(state.accepted), "sending"])
+        rows.append([f"{len(state.outcomes) + 1} of {CRASHES}", number(state.accepted), "sending"])
     return columns([*numbers, "in order"], rows, right=numbers)
 
 

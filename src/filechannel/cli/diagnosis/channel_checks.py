@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..._errors import FileChannelError, UnexpectedFileError, UnsupportedFormatError
-from ..._maintenance.background.reclaim_on_request import foresee
+from ..._maintenance.background.reclaim_on_request import preview
 from ..._maintenance.read_only_statistics import Watch
 from ..._maintenance.verify.directory_scan import DirectoryScan
 from ..._maintenance.verify.findings import Severity
@@ -42,7 +42,7 @@ def diagnose(path: Path, files: Files | None = None) -> list[Suggestion]:
     found = list(_damage(path, files or Files()))
     try:
         with Watch.open(path, files) as watch:
-            examined = ExaminedChannel(watch, watch.look())
+            examined = ExaminedChannel(watch, watch.figures())
             for check in CHECKS:
                 with suppress(UnexpectedFileError):  # it is already among the findings
                     found += check(examined)
@@ -120,7 +120,7 @@ def _scarce(
 def _holding(examined: ExaminedChannel) -> tuple[str, str]:
     """Return what keeps the segments, or that they can be reclaimed, and the command to use."""
     try:
-        found = foresee(examined.watch.path, files=examined.watch.files)
+        found = preview(examined.watch.path, files=examined.watch.files)
     except (FileChannelError, OSError):  # other checks report it
         return "", "gc"
     pin = found.pinned_by
@@ -166,7 +166,7 @@ def quarantine(examined: ExaminedChannel) -> Iterator[Suggestion]:
         count = len(names) - len(names) // 2
         held = sum(examined.watch.files.disk_space(directory / name) for name in names)
         found = f"{counted(count, 'file')} ({size(held)})"
-        what = f"{found} of damaged data in {QUARANTINE}/; delete it after you have looked at it"
+        what = f"{found} of damaged data in {QUARANTINE}/; inspect it, then delete it"
         mend = f"cat -v {shell_words(directory)}/*.json"
         yield Suggestion(severity="warning", kind="quarantine", what=what, mend=mend)
 

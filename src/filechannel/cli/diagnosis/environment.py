@@ -28,8 +28,8 @@ _SECONDS = 20  # timeout for `java -version`
 
 
 def examine() -> list[Part]:
-    """Run all checks; some take a moment."""
-    return [part for look in _LOOKS for part in look()]
+    """Run all checks. One starts a Java process, which takes a moment."""
+    return [part for check in _CHECKS for part in check()]
 
 
 def _python() -> Iterator[Part]:
@@ -61,10 +61,10 @@ def _compression() -> Iterator[Part]:
         except UnsupportedFormatError as error:
             what = f"segments that are compressed with {method} cannot be read here"
             severity: Severity = "warning" if method == "zstd" else "note"
-            advice = Suggestion(
+            suggestion = Suggestion(
                 severity=severity, kind="extra", what=what, mend=shell_words("pip", *error.advice.split())
             )
-            yield Part(method, "not installed", advice)
+            yield Part(method, "not installed", suggestion)
 
 
 def _spark() -> Iterator[Part]:
@@ -75,10 +75,10 @@ def _spark() -> Iterator[Part]:
     java = _java()
     if java is None:
         what = "Spark is installed, but Java is not found"
-        advice = Suggestion(
+        suggestion = Suggestion(
             severity="note", kind="java", what=what, mend="install a JRE of version 17 or later; JAVA_HOME"
         )
-        yield Part("Spark", version, advice)
+        yield Part("Spark", version, suggestion)
     else:
         yield Part("Spark", f"{version}, {java}")
 
@@ -132,5 +132,5 @@ def _limit(name: str, most: int, few: int, what: str, mend: str) -> Part:
     return Part(name, f"{most}", Suggestion(severity="warning", kind="limits", what=f"a process may {what}", mend=mend))
 
 
-_Look: TypeAlias = Callable[[], Iterator[Part]]
-_LOOKS: tuple[_Look, ...] = (_python, _core, _compression, _spark, _kernel, _limits)
+_Check: TypeAlias = Callable[[], Iterator[Part]]
+_CHECKS: tuple[_Check, ...] = (_python, _core, _compression, _spark, _kernel, _limits)

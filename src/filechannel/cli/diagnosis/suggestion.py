@@ -35,7 +35,7 @@ class Part:
 
     name: str
     found: str
-    advice: Suggestion | None = None
+    suggestion: Suggestion | None = None
 
 
 @final

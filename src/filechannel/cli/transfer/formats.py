@@ -11,7 +11,8 @@ import typer
 Format: TypeAlias = Literal["jsonl", "parquet"]
 
 FormatOption: TypeAlias = Annotated[
-    Format | None, typer.Option("--format", help="The format, if the file name does not tell.", show_default=False)
+    Format | None,
+    typer.Option("--format", help="The format, if the file name does not determine it.", show_default=False),
 ]
 
 

@@ -1,6 +1,6 @@
 """Creates output files atomically: a file is complete under its name, or does not exist.
 
-A file is written next to its destination under a reserved temporary name (a draft), and is locked meanwhile. The kernel
+A file is first written next to its destination under a reserved temporary name (a draft), and locked. The kernel
 releases the lock of a killed process, so the next process that creates the same file finds the draft and deletes it.
 """
 
@@ -52,7 +52,7 @@ def _name(draft: Path, path: Path) -> None:
     try:
         os.link(draft, path)
     except FileExistsError:
-        raise Failure(f"{path} was created meanwhile: add --force to replace it", USAGE) from None
+        raise Failure(f"{path} was created by another process: add --force to replace it", USAGE) from None
 
 
 @contextmanager

@@ -156,12 +156,12 @@ def _no_rights(path: Path, error: PermissionError, doing: str) -> Failure:
     except OSError:
         owner, about = None, ""
     if owner is None:
-        advice = "check the permissions of its parents"
+        suggestion = "check the permissions of its parents"
     elif owner == me:
-        advice = "check the permissions of its files and parents"
+        suggestion = "check the permissions of its files and parents"
     else:
-        advice = f"run the command as {owner}, or ask {owner} for access"
-    return Failure(f"{me} may not {doing} {path} ({error.strerror}: {where}){about}: {advice}")
+        suggestion = f"run the command as {owner}, or ask {owner} for access"
+    return Failure(f"{me} may not {doing} {path} ({error.strerror}: {where}){about}: {suggestion}")
 
 
 def _user(number: int) -> str:

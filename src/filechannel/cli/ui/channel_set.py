@@ -64,7 +64,7 @@ class ChannelSet:
         self._watches: dict[Path, Watch] = {}
         self._pictures: dict[Path, Picture] = {}
 
-    def look(self) -> list[Picture]:
+    def update(self) -> list[Picture]:
         """Return all channels that exist now, sorted by path."""
         paths = self._paths()
         for path in [path for path, watch in self._watches.items() if path not in paths or not watch.is_there]:
@@ -72,7 +72,7 @@ class ChannelSet:
         for path in [path for path in self._pictures if path not in paths]:
             del self._pictures[path]
         for path in paths:
-            self._look_at(self._pictures.setdefault(path, Picture(path)))
+            self._update_picture(self._pictures.setdefault(path, Picture(path)))
         return [self._pictures[path] for path in paths]
 
     def _paths(self) -> list[Path]:
@@ -86,13 +86,13 @@ class ChannelSet:
                     found.update(manifest.parent for manifest in path.glob(f"*/{MANIFEST}"))
         return sorted(found)
 
-    def _look_at(self, picture: Picture) -> None:
+    def _update_picture(self, picture: Picture) -> None:
         path = picture.path
         try:
             if path not in self._watches:
                 self._watches[path] = Watch.open(path)
             watch = self._watches[path]
-            figures = watch.look()
+            figures = watch.figures()
         except (FileChannelError, OSError, ValueError) as error:
             self._forget(path)
             picture.figures, picture.problem = None, explain(error)

@@ -33,8 +33,8 @@ from ..._errors import (
     NotAChannelError,
     UnknownConsumerError,
     UnsupportedFormatError,
-    advice_for,
     repair_command,
+    suggestion_for,
 )
 from ..._shell_quoting import command, path_word, shell_words
 from ..._storage.segments.compression_codecs import MISSING_METHOD
@@ -105,7 +105,7 @@ def report(error: BaseException) -> int:
         raise error
     if isinstance(error, OSError):
         _drop_full_output()
-    _say(explain(error))
+    _write_error(explain(error))
     if isinstance(error, Failure):
         return error.code
     if isinstance(error, NotAChannelError):
@@ -119,8 +119,8 @@ def explain(error: BaseException) -> str:
         case ChannelNotFoundError():
             return f"there is no channel at {error.path}; check the path"
         case NotAChannelError():
-            advice = "" if error.advice is None else f"; {error.advice}"
-            return f"{error.path} is not a channel: {error.reason}{advice}"
+            suggestion = "" if error.advice is None else f"; {error.advice}"
+            return f"{error.path} is not a channel: {error.reason}{suggestion}"
         case ChannelFullError():
             if not error.has_consumers:
                 return f"{error.path} is full: no consumer is registered, so every stored message counts"
@@ -134,7 +134,7 @@ def explain(error: BaseException) -> str:
             method = found.removesuffix(MISSING_METHOD)
             return f"{method} is not installed: {shell_words('pip', *error.advice.split())}"
         case UnknownConsumerError():
-            return f"there is no consumer {error.name!r}; {_lister(error.path)} lists them"
+            return f"there is no consumer {error.name!r}; {_list_command(error.path)} lists them"
         case ConsumerBusyError():
             since = "" if error.since is None else f" since {error.since.astimezone():%Y-%m-%d %H:%M:%S}"
             who = "another process" if error.pid is None else f"process {error.pid} on {error.host}"
@@ -149,7 +149,7 @@ def explain(error: BaseException) -> str:
             return str(error)
         case OSError():
             where = "" if error.filename is None else f"{error.filename}: "
-            known = advice_for(error) if error.errno in _ABOUT_THE_SYSTEM else None
+            known = suggestion_for(error) if error.errno in _ABOUT_THE_SYSTEM else None
             return f"{where}{error.strerror or error}" + ("" if known is None else f"; {known}")
         case _:
             # A bug in filechannel, or a value that only a library rejects: the name of the exception helps in a bug
@@ -157,11 +157,11 @@ def explain(error: BaseException) -> str:
             return f"{type(error).__name__}: {error} (FILECHANNEL_DEBUG=1 shows where)"
 
 
-def _lister(path: object) -> str:
+def _list_command(path: object) -> str:
     return command("filechannel", "consumers", "CHANNEL" if path is None else path_word(path))
 
 
-def _say(text: str) -> None:
+def _write_error(text: str) -> None:
     try:
         sys.stderr.write(f"filechannel: {safe(text)}\n")
         sys.stderr.flush()
@@ -179,9 +179,9 @@ def _drop_full_output() -> None:
 
 def _discard_output() -> None:
     """Redirect stdout to /dev/null after its reader has exited. Otherwise Python would report an error at exit."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, sys.stdout.fileno())
+    os.close(devnull)
 
 
 def end_when_terminated() -> None:

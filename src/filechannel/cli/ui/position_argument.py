@@ -66,7 +66,7 @@ def bounds(store: Store, start: str, stop: str) -> tuple[LogPosition, LogPositio
 
     Raise `BadParameter` if one is invalid or they are in the wrong order.
     """
-    # The end first, so that messages sent meanwhile are not included.
+    # The end first, so that messages sent during the call are not included.
     end = _bound(store, stop, "--to", store.lookup.until)
     begin = _bound(store, start, "--from", store.lookup.since)
     if end.offset < begin.offset:

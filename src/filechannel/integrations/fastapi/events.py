@@ -56,7 +56,7 @@ class Streams:
             receiver.close()
 
     def enter(self, receiver: Receiver[object]) -> None:
-        """Add the receiver of a stream. Close it at once if the streams were ended."""
+        """Add the receiver of a stream. Close it immediately if the streams were ended."""
         self._receivers.add(receiver)
         if self._is_over:
             receiver.close()
@@ -117,7 +117,7 @@ class _NoFormError(TypeError):
 class EventStream(Response, Generic[T_co]):
     """A channel as Server-Sent Events: each message as JSON, with an id at which a client can resume.
 
-    A message is one JSON value, whatever its content: a `msgspec.Raw` is decoded by the codec of the channel and
+    A message is always one JSON value: a `msgspec.Raw` is decoded by the codec of the channel and
     encoded with the rest, never copied into the stream.
 
     The stream does not hold back data and stores no position: the client stores it. If messages were removed before

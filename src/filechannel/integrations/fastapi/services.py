@@ -71,7 +71,7 @@ class _ServiceRunner:
                 await self._stopped.wait()
 
     def _next_pause(self) -> float:
-        """Double the pause after each failure, unless messages were handled meanwhile."""
+        """Double the pause after each failure, unless the service handled messages in between."""
         has_worked = self._service is not None and self._service.statistics().handled > 0
         self._pause = _SHORTEST_PAUSE if has_worked else min(2 * self._pause, _LONGEST_PAUSE)
         return self._pause

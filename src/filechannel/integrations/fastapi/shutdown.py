@@ -23,28 +23,28 @@ def notified_of_stop(notify: Callable[[], object]) -> Generator[None]:
     """Call *notify* in this event loop when the process receives SIGTERM or SIGINT. Previous handlers are called too.
 
     Only the main thread receives signals: in other threads this does nothing. A signal without a previous handler is
-    left alone, since it ends the process at once.
+    not changed, since it ends the process immediately.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    tell_soon = _soon(notify)
+    notify_soon = _soon(notify)
     before = {number: signal.getsignal(number) for number in _SIGNALS}
 
-    def hear(number: int, frame: FrameType | None) -> None:
+    def handle(number: int, frame: FrameType | None) -> None:
         with suppress(RuntimeError):  # this loop is closed, but another signal handler still calls us
-            tell_soon()
-        if callable(listener := before[signal.Signals(number)]):
-            listener(number, frame)
+            notify_soon()
+        if callable(handler := before[signal.Signals(number)]):
+            handler(number, frame)
 
-    heard = [number for number, listener in before.items() if callable(listener)]
-    for number in heard:
-        signal.signal(number, hear)
+    handled = [number for number, handler in before.items() if callable(handler)]
+    for number in handled:
+        signal.signal(number, handle)
     try:
         yield
     finally:
-        for number in heard:
-            if signal.getsignal(number) is hear:
+        for number in handled:
+            if signal.getsignal(number) is handle:
                 signal.signal(number, before[number])
 
 

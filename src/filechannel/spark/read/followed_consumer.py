@@ -53,14 +53,14 @@ class Followed:
             return self.check(position.log_position)
         while True:
             log_position = resolve_start(self.store, self._options.start or "earliest", "option startingOffset")
-            if self._stand(log_position):
+            if self._store_position(log_position):
                 self._checked = log_position
                 return log_position
 
-    def _stand(self, log_position: LogPosition) -> bool:
+    def _store_position(self, log_position: LogPosition) -> bool:
         """Store a log position for the consumer and retain the data there.
 
-        Return False if it was reclaimed meanwhile.
+        Return False if it was reclaimed first.
         """
         if self._cursor is None:
             return True
@@ -92,7 +92,7 @@ class Followed:
 
     def _check_segment(self, known: Known | None) -> None:
         if known is None or known.begin < self.store.control.oldest_offset:
-            return  # the segment was removed since
+            return  # the segment was removed
         found = header_at(self.store, known.begin)
         if found is None or found.id == known.id or found.created == known.created:
             return
@@ -108,7 +108,7 @@ class Followed:
         if position is None or position.offset > log_position.offset:
             # The consumer is new, or moves back because an older checkpoint was restored. `check` found that the data
             # is there.
-            self._stand(log_position)
+            self._store_position(log_position)
             return
         self._cursor.store(log_position.offset, log_position.sequence, time.time_ns())
         if self.store.segments.covering(position.offset) != self.store.segments.covering(log_position.offset):

@@ -81,6 +81,6 @@ def read(options: ReadOptions, asked: StructType, task: Task) -> Iterator[pa.Rec
                     raise gone from None
                 if not store.segments.drop_reused() and error.offset == span.start:
                     raise
-                # The segment may have been compressed meanwhile and its file recycled. Damage that remains at the first
+                # The segment may have been compressed during the read, and its file recycled. Damage at the first
                 # record of a new attempt is real, so the next attempt starts at the failed record.
                 span = Span(error.offset, span.stop, sequence)

@@ -29,7 +29,7 @@ from .followed_consumer import Followed
 from .read_tasks import Task, plan, read
 from .stream_offset import Progress, position_in, segment_in
 
-_LOOK: Final = 1.0  # seconds between two searches for new channels
+_SEARCH_SECONDS: Final = 1.0  # seconds between two searches for new channels
 
 
 @final
@@ -43,7 +43,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """The open channels by their ids; only in the process that plans batches."""
         self._target: dict[str, LogPosition] | None = None
         """Where the query ends, if it ends by itself."""
-        self._next_look = 0.0
+        self._next_search = 0.0
         """When to search for new channels that match the glob, by the monotonic clock."""
 
     def __getstate__(self) -> object:
@@ -71,11 +71,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         channels[followed.id] = followed
 
-    def _look_for_more(self, channels: dict[str, Followed]) -> None:
+    def _follow_new_channels(self, channels: dict[str, Followed]) -> None:
         """Follow the channels that were created since and match the glob."""
-        if self._options.glob is None or self._target is not None or time.monotonic() < self._next_look:
+        if self._options.glob is None or self._target is not None or time.monotonic() < self._next_search:
             return
-        self._next_look = time.monotonic() + _LOOK
+        self._next_search = time.monotonic() + _SEARCH_SECONDS
         known = {followed.store.path for followed in channels.values()}
         for path in matching(self._options.glob):
             if path not in known:
@@ -101,7 +101,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def latestOffset(self, start: Progress, limit: ReadLimit) -> Progress:  # noqa: N802
         """Return where the next batch ends. Acknowledges everything before *start*, which Spark has processed."""
         channels = self._channels()
-        self._look_for_more(channels)
+        self._follow_new_channels(channels)
         begins = self._begins(start)
         ends = self._target or {key: followed.latest() for key, followed in channels.items()}
         for key, begin in begins.items():

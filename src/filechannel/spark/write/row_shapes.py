@@ -39,7 +39,7 @@ class _NoShapeError(Exception):
     """The columns have no shape: they have to be encoded through Python objects."""
 
 
-class _Way(NamedTuple):
+class _ColumnShape(NamedTuple):
     """The shape of a column, and the function that returns its buffers."""
 
     shape: Shape
@@ -68,7 +68,7 @@ class Encoder:
             if schema.root.kind == "record":
                 shape, gathers = walk.fields(schema.records[schema.root.name or ""], types, REFUSED)
                 return cls(shape, lambda batch: _gather_rows(batch, gathers))
-            shape, gather = walk.way(schema.root, types[names[0]])
+            shape, gather = walk.column_shape(schema.root, types[names[0]])
             return cls(shape, lambda batch: gather(batch.column(names[0])))
         except _NoShapeError:
             return None
@@ -85,8 +85,8 @@ class _Walk:
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
 
-    def way(self, node: Node, given: pa.DataType, null: int = REFUSED) -> _Way:
-        """Return how a column becomes what a node describes.
+    def column_shape(self, node: Node, given: pa.DataType, null: int = REFUSED) -> _ColumnShape:
+        """Return the shape with which a column is encoded as a schema node.
 
         *null* is the meaning of null if the node is not nullable.
         """
@@ -102,49 +102,52 @@ class _Walk:
         kind, number = _scalar(node, given)
         texts = tuple(map(msgspec.msgpack.encode, node.values))
         gather = _gather_text if kind in ("string", "binary", "uuid") else _gather_plain
-        return _Way((kind, number, null, texts, ()), gather)
+        return _ColumnShape((kind, number, null, texts, ()), gather)
 
-    def _list(self, node: Node, given: pa.DataType, null: int) -> _Way:
+    def _list(self, node: Node, given: pa.DataType, null: int) -> _ColumnShape:
         if not isinstance(given, pa.ListType):
             raise _NoShapeError
-        item = self.way(node.arguments[0], given.value_type)
+        item = self.column_shape(node.arguments[0], given.value_type)
         size = len(node.arguments) if node.kind == "tuple" else 0
-        return _Way(("list", size, null, (), ((b"", item.shape),)), _gather_list(item.gather))
+        return _ColumnShape(("list", size, null, (), ((b"", item.shape),)), _gather_list(item.gather))
 
-    def _map(self, node: Node, given: pa.DataType, null: int) -> _Way:
+    def _map(self, node: Node, given: pa.DataType, null: int) -> _ColumnShape:
         if not isinstance(given, pa.MapType):
             raise _NoShapeError
-        key, value = self.way(node.arguments[0], given.key_type), self.way(node.arguments[1], given.item_type)
+        key, value = (
+            self.column_shape(node.arguments[0], given.key_type),
+            self.column_shape(node.arguments[1], given.item_type),
+        )
         if key.shape[0] == "float":
             raise _NoShapeError  # as a key, 0.0 and -0.0 are the same
         fields = ((b"", key.shape), (b"", value.shape))
-        return _Way(("map", 0, null, (), fields), _gather_map(key.gather, value.gather))
+        return _ColumnShape(("map", 0, null, (), fields), _gather_map(key.gather, value.gather))
 
-    def _struct(self, record: Record, given: pa.DataType, null: int) -> _Way:
+    def _struct(self, record: Record, given: pa.DataType, null: int) -> _ColumnShape:
         if not isinstance(given, pa.StructType):
             raise _NoShapeError
         types = {given.field(index).name: given.field(index).type for index in range(given.num_fields)}
         shape, gathers = self.fields(record, {field.name: types[field.name] for field in record.fields}, null)
-        return _Way(shape, _gather_struct(gathers))
+        return _ColumnShape(shape, _gather_struct(gathers))
 
     def fields(
         self, record: Record, types: Mapping[str, pa.DataType], null: int
     ) -> tuple[Shape, list[tuple[str, Gather]]]:
         """Return how columns become a record. The columns are in the order of its fields."""
         known = {field.name: field for field in record.fields}
-        ways = [(known[name], self._field(known[name], given)) for name, given in types.items()]
+        columns = [(known[name], self._field(known[name], given)) for name, given in types.items()]
         if record.array_like:
-            if any(way.shape[2] == LEFT_OUT for _, way in ways):
+            if any(column.shape[2] == LEFT_OUT for _, column in columns):
                 raise _NoShapeError
-            fields = tuple((b"", way.shape) for _, way in ways)
+            fields = tuple((b"", column.shape) for _, column in columns)
         else:
-            fields = tuple((msgspec.msgpack.encode(field.wire_name), way.shape) for field, way in ways)
+            fields = tuple((msgspec.msgpack.encode(field.wire_name), column.shape) for field, column in columns)
         shape: Shape = ("struct", int(record.array_like), null, _tag(record), fields)
-        return shape, [(field.name, way.gather) for field, way in ways]
+        return shape, [(field.name, column.gather) for field, column in columns]
 
-    def _field(self, field: Field, given: pa.DataType) -> _Way:
+    def _field(self, field: Field, given: pa.DataType) -> _ColumnShape:
         may_be_absent = not field.required and field.default is msgspec.UNSET
-        return self.way(field.type, given, LEFT_OUT if may_be_absent else REFUSED)
+        return self.column_shape(field.type, given, LEFT_OUT if may_be_absent else REFUSED)
 
 
 def _tag(record: Record) -> tuple[bytes, ...]:
