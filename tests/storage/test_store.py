@@ -293,7 +293,7 @@ def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, backgro
         files.fail(frozenset({"unlink"}), input_output_error)
         with pytest.raises(OSError, match="Input/output"):
             store.purge()
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.oldest == store.control.oldest_offset == store.control.write_offset
         files.work()
@@ -392,7 +392,7 @@ def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -
     try:
         for number in set(numbers) - {opened_again}:
             os.dup2(opened_again, number)
-        for use in (control.keep_reserve, lambda: locks.take(1), store.check_directory):
+        for use in (control.reserve.allocate, lambda: locks.take(1), store.check_directory):
             with pytest.raises(ClosedResourceError):
                 use()
         assert other.stat().st_size == 0

@@ -25,7 +25,8 @@ from filechannel._format.layout import (
     WRITER_LOCK,
 )
 from filechannel._offset import Offset
-from filechannel._storage.control.control_page import Checkpoint, Control, Tail
+from filechannel._storage.control.checkpoints import Checkpoint
+from filechannel._storage.control.control_page import Control, Tail
 from filechannel._storage.system.os_calls import Files
 from tests.storage.faults import FaultyFiles
 
@@ -61,28 +62,28 @@ def test_words_are_of_before_a_remount(tmp_path: Path, monkeypatch: pytest.Monke
     control = Control(files, descriptor)
     for mount, is_same in ((7, True), (8, False), (0, False)):
         monkeypatch.setattr(files, "mount", lambda _: 7)
-        control.identify(CHANNEL, BOOT)
+        control.identity.adopt(CHANNEL, BOOT)
         life = bytes(control.map[: CONTROL_IDENTITY.size])
         monkeypatch.setattr(files, "mount", lambda _, mount=mount: mount)
-        assert control.belongs_to(CHANNEL, BOOT)
-        assert control.is_same_mount == is_same
-        assert control.is_of_before(CHANNEL, BOOT) == (not is_same)
-        control.identify(CHANNEL, BOOT)
+        assert control.identity.belongs_to(CHANNEL, BOOT)
+        assert control.identity.is_same_mount == is_same
+        assert control.identity.is_of_before(CHANNEL, BOOT) == (not is_same)
+        control.identity.adopt(CHANNEL, BOOT)
         assert (bytes(control.map[: CONTROL_IDENTITY.size]) == life) == is_same
     files.close(descriptor)
 
 
 def test_words_that_are_disowned_are_of_before(control: Control) -> None:
     """A disowned page is stale for its channel and boot, as if it were of another boot."""
-    control.identify(CHANNEL, BOOT)
-    assert not control.is_of_before(CHANNEL, BOOT)
-    control.disown(BOOT)
-    control.disown(BOOT)
-    assert not control.belongs_to(CHANNEL, BOOT)
-    assert control.is_of_before(CHANNEL, BOOT)
-    assert control.is_of_boot(BOOT)
-    assert not control.is_of_boot(b"x" * 16)
-    assert control.channel_id == CHANNEL
+    control.identity.adopt(CHANNEL, BOOT)
+    assert not control.identity.is_of_before(CHANNEL, BOOT)
+    control.identity.disown(BOOT)
+    control.identity.disown(BOOT)
+    assert not control.identity.belongs_to(CHANNEL, BOOT)
+    assert control.identity.is_of_before(CHANNEL, BOOT)
+    assert control.identity.is_of_boot(BOOT)
+    assert not control.identity.is_of_boot(b"x" * 16)
+    assert control.identity.channel_id == CHANNEL
 
 
 def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
@@ -90,14 +91,14 @@ def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
     files = Files()
     descriptor = files.open(tmp_path / "control", create=True)
     control = Control(files, descriptor)
-    assert not control.belongs_to(CHANNEL, BOOT)
-    control.identify(CHANNEL, BOOT)
-    assert control.belongs_to(CHANNEL, BOOT)
-    assert not control.belongs_to(CHANNEL, b"x" * 16)
-    assert not control.belongs_to(b"x" * 16, BOOT)
+    assert not control.identity.belongs_to(CHANNEL, BOOT)
+    control.identity.adopt(CHANNEL, BOOT)
+    assert control.identity.belongs_to(CHANNEL, BOOT)
+    assert not control.identity.belongs_to(CHANNEL, b"x" * 16)
+    assert not control.identity.belongs_to(b"x" * 16, BOOT)
     (tmp_path / "copy").write_bytes((tmp_path / "control").read_bytes())
     copy = files.open(tmp_path / "copy")
-    assert not Control(files, copy).belongs_to(CHANNEL, BOOT)
+    assert not Control(files, copy).identity.belongs_to(CHANNEL, BOOT)
     files.close(copy)
     files.close(descriptor)
 
@@ -226,25 +227,25 @@ def test_failed_flushes_are_counted_for_ever(control: Control) -> None:
 
 def test_without_a_flush_there_is_no_checkpoint(control: Control) -> None:
     """A fresh control file has no checkpoint."""
-    assert control.checkpoint() is None
+    assert control.checkpoints.newest() is None
 
 
 def test_the_newest_checkpoint_counts(control: Control) -> None:
     """A new checkpoint replaces the last but one, and the newest counts."""
     for number in range(1, 6):
-        control.write_checkpoint(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
-        assert control.checkpoint() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)
+        control.checkpoints.write(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
+        assert control.checkpoints.newest() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)
 
 
 @pytest.mark.parametrize("position", range(0, CHECKPOINT.size, 5))
 def test_a_torn_checkpoint_does_not_count(control: Control, position: int) -> None:
     """If the newest checkpoint is damaged the one before counts."""
-    control.write_checkpoint(_checkpoint(100, 1, 10))
-    control.write_checkpoint(_checkpoint(200, 2, 20))
+    control.checkpoints.write(_checkpoint(100, 1, 10))
+    control.checkpoints.write(_checkpoint(200, 2, 20))
     control.map[CHECKPOINT_SLOTS[0] + position] ^= 0x10
-    assert control.checkpoint() == _checkpoint(100, 1, 10)
-    control.write_checkpoint(_checkpoint(300, 3, 30))
-    assert control.checkpoint() == _checkpoint(300, 3, 30)
+    assert control.checkpoints.newest() == _checkpoint(100, 1, 10)
+    control.checkpoints.write(_checkpoint(300, 3, 30))
+    assert control.checkpoints.newest() == _checkpoint(300, 3, 30)
 
 
 def test_the_checkpoints_never_share_a_sector() -> None:
@@ -258,6 +259,6 @@ def test_a_checkpoint_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
     """Writing a checkpoint flushes the control file."""
     files = FaultyFiles()
     descriptor = files.open(tmp_path / "control", create=True)
-    Control(files, descriptor).write_checkpoint(_checkpoint(1))
+    Control(files, descriptor).checkpoints.write(_checkpoint(1))
     assert files.flushed == [tmp_path / "control"]
     files.close(descriptor)

@@ -14,7 +14,8 @@ from ..._format import Mutex
 from ..._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from ..._offset import Offset
 from ..._runtime.threads import do_all_at_once
-from ..control.control_page import CONTROL, Control, replaced
+from ..control.control_file import CONTROL, replaced
+from ..control.control_page import Control
 from ..system.mapped_files import MappedFile, Maps, OpenFile
 from ..system.os_calls import Files
 from .compressed_segment import OpenCompressed, StoredSegment, compressed_path, stored_begins
@@ -127,7 +128,7 @@ class Segments:
         The channel itself may have been moved: its directory is found as the parent of this one.
         """
         directory = self.open_directory()
-        control.check_name(directory, _CONTROL_ABOVE)
+        control.file.check_name(directory, _CONTROL_ABOVE)
         if not directory.holds(_SEGMENTS_ABOVE, directory.descriptor, directory.inode):
             raise replaced(SEGMENTS)
 
