@@ -385,7 +385,7 @@ def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -
     """A closed channel writes to and locks none of its descriptors, whose numbers may be reused."""
     store = open_store(path)
     control, locks = store.control, store._membership.locks
-    numbers = [control._descriptor, locks._descriptor]
+    numbers = [control.file.descriptor, locks._descriptor]
     store.close()
     other = tmp_path / "other"
     opened_again = os.open(other, os.O_RDWR | os.O_CREAT)
