@@ -15,7 +15,8 @@ from filechannel import open_channel
 from filechannel._format import crc32c
 from filechannel._format.layout import RECORD_CHECKED, RECORD_HEADER, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.control.control_page import Checkpoint, Control, Tail
+from filechannel._storage.control.checkpoints import Checkpoint
+from filechannel._storage.control.control_page import Control, Tail
 from filechannel._storage.segments.segment import Header, Segment, create_segment_file, segment_name
 from filechannel._storage.system.os_calls import Files
 
@@ -94,7 +95,7 @@ async def _make(path: Path, size: int) -> None:
     descriptor = files.open(path / "control")
     control = Control(files, descriptor)
     control.start_over(Tail(end, count, begin), 0, sealed=False)
-    control.write_checkpoint(Checkpoint(end, count, Offset(0)))
+    control.checkpoints.write(Checkpoint(end, count, Offset(0)))
     files.close(descriptor)
 
 

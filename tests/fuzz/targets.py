@@ -375,9 +375,9 @@ def control(fix: bool, data: bytes) -> None:
         descriptor = files.open(path, writable=False)
         try:
             page = Control(files, descriptor, writable=False)
-            page.checkpoint()
-            _ = page.channel_id, page.has_tail
-            page.belongs_to(bytes(16), bytes(16))
+            page.checkpoints.newest()
+            _ = page.identity.channel_id, page.has_tail
+            page.identity.belongs_to(bytes(16), bytes(16))
             for read in (
                 page.tail,
                 lambda: page.tail(deferred=True),

@@ -80,7 +80,7 @@ def _check(store: Store, left: list[bytes], idle: float) -> None:
     store.cursors.remove_unowned("late")
     reclaim(store, idle)
     assert payloads_of(store) == (left if not idle else [*before[-6:-5], *left]), "not finished"
-    checkpoint = store.control.checkpoint()
+    checkpoint = store.control.checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.oldest == store.control.oldest_offset
     assert {name.partition(".")[0] for name in files_of(store)} == {f"{begin:020}" for begin in store.segments.begins}

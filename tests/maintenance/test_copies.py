@@ -112,7 +112,7 @@ def test_records_behind_a_lost_segment_with_the_checkpoint_are_kept(path: Path) 
         store.flusher.flush()
         for number in range(SENT):
             store.log.append([b"unflushed %d" % number])
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
     assert checkpoint is not None
     copy = shutil.copytree(path, path.with_name("copy"))
     lost = [file for file in segments_of(copy) if int(file.name[:20]) < checkpoint.offset][-1]

@@ -8,7 +8,7 @@ from random import Random
 
 from filechannel._format import load_u64
 from filechannel._format.layout import PAGE, RESERVED_END, WRITE_TAIL
-from filechannel._storage.control.control_page import CONTROL
+from filechannel._storage.control.control_file import CONTROL
 from tests.storage.background import Background
 from tests.storage.boots import Boots
 from tests.storage.lives import Life, Moment

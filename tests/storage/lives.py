@@ -26,7 +26,7 @@ from filechannel._format.layout import (
 from filechannel._maintenance.background.compress_segment import SegmentCompressor
 from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
 from filechannel._offset import LogPosition, Offset
-from filechannel._storage.control.control_page import CONTROL
+from filechannel._storage.control.control_file import CONTROL
 from filechannel._storage.manifest import MANIFEST
 from filechannel._storage.recovery import recover
 from filechannel._storage.recovery.quarantine import QUARANTINED

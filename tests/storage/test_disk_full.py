@@ -241,14 +241,14 @@ def test_the_space_that_is_kept_serves_many_names(disk: Path) -> None:
     (disk / "more").touch()  # while a file can be created
     with opened(disk / "channel", ChannelOptions(segment_size=256 << 10)) as store:
         sent = _fill(store, 1000)
-        assert store.control.has_reserve
+        assert store.control.reserve.is_complete
         served = _register_until_refused(store, disk / "more")
         assert served >= 3  # a real disk takes some of it for itself
-        assert not store.control.has_reserve
+        assert not store.control.reserve.is_complete
         assert payloads_of(store) == sent
         (disk / "more").unlink()
         ballast.unlink()
-        while not store.control.has_reserve:
+        while not store.control.reserve.is_complete:
             store.log.append([bytes(10_000)])
         store.cursors.close(store.cursors.open("refused"))
 

@@ -106,8 +106,8 @@ def page(tmp_path: Path) -> Control:
 @each_field
 def test_a_tail_with_a_number_that_is_too_large_is_damaged(page: Control, field: int, number: int) -> None:
     """A tail with a number that is too large raises a `StorageError` with the control file and the repair command."""
-    _store_tail(page.path, _fields(field, number))
-    with pytest.raises(StorageError, match=rf"{page.path} is damaged: .*filechannel repair .* --apply"):
+    _store_tail(page.file.path, _fields(field, number))
+    with pytest.raises(StorageError, match=rf"{page.file.path} is damaged: .*filechannel repair .* --apply"):
         page.tail()
     assert not page.has_tail
 
@@ -116,12 +116,12 @@ def test_a_tail_with_a_number_that_is_too_large_is_damaged(page: Control, field:
 @each_field
 def test_a_checkpoint_with_a_number_that_is_too_large_does_not_count(page: Control, field: int, number: int) -> None:
     """Of two checkpoints one with a number that is too large is damaged, and the other counts."""
-    _write(page.path, CHECKPOINT_SLOTS[1], _checkpoint(1, 50, 1, 0))
-    _write(page.path, CHECKPOINT_SLOTS[0], _checkpoint(2, *_fields(field, number)))
-    found = page.checkpoint()
+    _write(page.file.path, CHECKPOINT_SLOTS[1], _checkpoint(1, 50, 1, 0))
+    _write(page.file.path, CHECKPOINT_SLOTS[0], _checkpoint(2, *_fields(field, number)))
+    found = page.checkpoints.newest()
     assert found is not None
     assert found.offset == 50
-    assert page.damaged_checkpoints() == [CHECKPOINT_SLOTS[0]]
+    assert page.checkpoints.damaged_slots() == [CHECKPOINT_SLOTS[0]]
 
 
 @too_large

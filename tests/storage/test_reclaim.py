@@ -25,7 +25,7 @@ shares = pytest.mark.skipif(PURE, reason="the pure implementation has a channel 
 
 
 def _checkpointed(store: Store) -> Offset:
-    checkpoint = store.control.checkpoint()
+    checkpoint = store.control.checkpoints.newest()
     assert checkpoint is not None
     return checkpoint.oldest
 
@@ -113,7 +113,7 @@ def test_a_late_flush_does_not_bring_the_checkpoint_back(path: Path, background:
             consume(store)
             reclaim(store, 0.0)
             background.run()  # what the other one had still to flush
-            checkpoint = store.control.checkpoint()
+            checkpoint = store.control.checkpoints.newest()
             assert checkpoint is not None
             assert checkpoint.sealed
             assert checkpoint.offset == checkpoint.oldest == store.control.write_offset

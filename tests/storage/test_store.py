@@ -293,7 +293,7 @@ def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, backgro
         files.fail(frozenset({"unlink"}), input_output_error)
         with pytest.raises(OSError, match="Input/output"):
             store.purge()
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.oldest == store.control.oldest_offset == store.control.write_offset
         files.work()
@@ -385,14 +385,14 @@ def test_a_closed_channel_uses_no_descriptor_again(path: Path, tmp_path: Path) -
     """A closed channel writes to and locks none of its descriptors, whose numbers may be reused."""
     store = open_store(path)
     control, locks = store.control, store._membership.locks
-    numbers = [control._descriptor, locks._descriptor]
+    numbers = [control.file.descriptor, locks._descriptor]
     store.close()
     other = tmp_path / "other"
     opened_again = os.open(other, os.O_RDWR | os.O_CREAT)
     try:
         for number in set(numbers) - {opened_again}:
             os.dup2(opened_again, number)
-        for use in (control.keep_reserve, lambda: locks.take(1), store.check_directory):
+        for use in (control.reserve.allocate, lambda: locks.take(1), store.check_directory):
             with pytest.raises(ClosedResourceError):
                 use()
         assert other.stat().st_size == 0

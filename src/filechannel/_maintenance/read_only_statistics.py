@@ -28,7 +28,8 @@ from .._storage.capacity.backlog import Backlog, Batch
 from .._storage.capacity.capacity import finite, limits_of
 from .._storage.consumers.cursor_file import CONSUMERS, StoredPosition
 from .._storage.consumers.listing import ConsumerListing, Registration
-from .._storage.control.control_page import CONTROL, Control
+from .._storage.control.control_file import CONTROL
+from .._storage.control.control_page import Control
 from .._storage.control.lock_holder import Holder
 from .._storage.control.maintenance_lock import MaintenanceLock
 from .._storage.control.process_slots import Living, holder_at, living_in

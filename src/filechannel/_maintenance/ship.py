@@ -179,7 +179,7 @@ class _Shipper:
 
     def _candidates(self) -> Iterator[Candidate]:
         """Return what can be shipped, in order: finished segments on disk; of a sealed channel, all segments."""
-        store, checkpoint = self._store, self._store.control.checkpoint()
+        store, checkpoint = self._store, self._store.control.checkpoints.newest()
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in store.segments.begins:
             if begin < store.control.oldest_offset:

@@ -38,8 +38,8 @@ class DiskReserve:
 
         On a full disk, use the reserved disk space, then the free list.
         """
-        return self.using_free_files(lambda: self._control.using_reserve(store))
+        return self.using_free_files(lambda: self._control.reserve.using(store))
 
     def _restore(self) -> None:
-        if not self._control.has_reserve:  # the reserve was used up; there may be disk space for it now
-            self._control.keep_reserve()
+        if not self._control.reserve.is_complete:  # the reserve was used up; there may be disk space for it now
+            self._control.reserve.allocate()

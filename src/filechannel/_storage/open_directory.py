@@ -199,7 +199,7 @@ def _to_write(
             create(files, path, descriptor, control, new())
             locks.let_in(descriptor, lock_mode)  # the control file may have been made for a channel with another mode
             manifest = _read(files, path, check).manifest
-        control.check_channel(manifest.id)
+        control.identity.check_channel(manifest.id)
         if alone:
             complete_directories(files, path, manifest)
         directory = ChannelDirectory(files, path, descriptor)

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from .._errors import Busy
 from .._format import Guard, Mutex
 from .._runtime.fork_registry import Phase, reset_in_child
-from .control.control_page import CONTROL
+from .control.control_file import CONTROL
 from .manifest import Manifest
 from .open_directory import Trust, open_store, trust_anyone
 from .recovery.ownership import ownership_of

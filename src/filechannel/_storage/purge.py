@@ -65,7 +65,7 @@ class Purge:
             # Another program may have used the disk space: then the next append allocates the segment.
             with suppress(DiskFullError):
                 log.begin_segment()
-        self._control.keep_reserve()
+        self._control.reserve.allocate()
 
     def finish(self) -> None:
         """Repeat what a process that removed segments and died may have left undone."""

@@ -124,7 +124,7 @@ class Reclaim:
             return wanted
         if self._ends_batch(wanted):
             return wanted
-        checkpoint = self._control.checkpoint()
+        checkpoint = self._control.checkpoints.newest()
         limit = wanted if checkpoint is None else min(wanted, checkpoint.offset)
         return self._segments.covering(limit) or Offset(0)
 
@@ -172,7 +172,7 @@ class Reclaim:
 
     def _checkpoint_oldest(self, oldest: Offset) -> None:
         """Write a checkpoint with the oldest offset of the log."""
-        checkpoint = self._control.checkpoint()
+        checkpoint = self._control.checkpoints.newest()
         if checkpoint is None or checkpoint.oldest < oldest:
             # Dropped in the middle of a batch: the rest of the batch must be on disk.
             if self._flushed_boundary(oldest) < oldest:

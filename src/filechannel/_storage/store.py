@@ -94,7 +94,7 @@ class Store(ABC):
     @property
     def is_current(self) -> bool:
         """Whether the control page is current. If not, a read-only open shows what can be read without recovery."""
-        return self.control.belongs_to(bytes.fromhex(self.manifest.id), boot_id())
+        return self.control.identity.belongs_to(bytes.fromhex(self.manifest.id), boot_id())
 
     @property
     def is_empty(self) -> bool:

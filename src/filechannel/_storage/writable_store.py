@@ -150,7 +150,7 @@ class WritableStore(Store):
         """
         self.segments.names.keep_directory_open()
         self._configuration.apply_capacity()
-        self.control.using_reserve(lambda: self.log.begin(alone=alone, beyond=resume))
+        self.control.reserve.using(lambda: self.log.begin(alone=alone, beyond=resume))
         self.flusher.flush_finished_later()
         self._configuration.apply_durability()
         if alone:
@@ -163,9 +163,9 @@ class WritableStore(Store):
 
     def _begin_alone(self) -> None:
         channel_id = bytes.fromhex(self.manifest.id)
-        if self.control.is_of_before(channel_id, boot_id()):
+        if self.control.identity.is_of_before(channel_id, boot_id()):
             self.cursors.restart_lost(self.lookup.earliest())
-        self.control.identify(channel_id, boot_id())
+        self.control.identity.adopt(channel_id, boot_id())
         self._purge.finish()
         if self.segments.free_list is not None:
             self.segments.free_list.trim()

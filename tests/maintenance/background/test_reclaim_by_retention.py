@@ -175,7 +175,7 @@ def test_what_is_consumed_need_not_be_on_disk(path: Path, background: Background
         reclaim(store)
         assert len(payloads_of(store)) == 4
         assert store.control.durable_offset == 0
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.offset == checkpoint.oldest == store.control.oldest_offset
         assert checkpoint.sequence == 6
@@ -191,7 +191,7 @@ def test_a_batch_is_reclaimed_only_as_far_as_it_is_on_disk(path: Path) -> None:
         assert len(payloads_of(store)) == 12
         reclaim(store, 0.0)
         assert 3 <= len(payloads_of(store)) <= 4
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.offset == store.control.write_offset
         assert checkpoint.oldest == store.control.oldest_offset

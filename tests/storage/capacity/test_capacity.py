@@ -239,7 +239,7 @@ def test_a_batch_whose_beginning_was_dropped_is_on_disk_before_its_files_are_del
         with store.maintenance_lock.held():
             store.reclaim.finish()
         assert store.segments.begins[0] == oldest
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.oldest == oldest
         assert checkpoint.offset >= 12000
@@ -258,7 +258,7 @@ def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background
             store.log.append([bytes(992)] * 12)
             store.flusher.flush_finished()
         assert store.control.oldest_offset > 0
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.oldest <= checkpoint.offset
 

@@ -1,4 +1,4 @@
-"""The control file: the words that all processes share, and the checkpoints that survive a power cut."""
+"""The control page: the words that all processes share, and the tails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,6 @@ from filechannel._errors import StorageError
 from filechannel._format import load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import (
     APPEND_TAIL,
-    CHECKPOINT,
-    CHECKPOINT_SLOTS,
-    CONTROL_IDENTITY,
-    CONTROL_RESERVE,
     CONTROL_SIZE,
     FAILED_FLUSHES,
     FLUSH_LOCK,
@@ -25,19 +21,12 @@ from filechannel._format.layout import (
     WRITER_LOCK,
 )
 from filechannel._offset import Offset
-from filechannel._storage.control.control_page import Checkpoint, Control, Tail
+from filechannel._storage.control.control_page import Control, Tail
 from filechannel._storage.system.os_calls import Files
-from tests.storage.faults import FaultyFiles
-
-CHANNEL, BOOT = b"c" * 16, b"b" * 16
 
 
 def _tail(offset: int, sequence: int = 0, segment: int = 0) -> Tail:
     return Tail(Offset(offset), sequence, Offset(segment))
-
-
-def _checkpoint(offset: int, sequence: int = 0, oldest: int = 0, *, sealed: bool = False) -> Checkpoint:
-    return Checkpoint(Offset(offset), sequence, Offset(oldest), sealed)
 
 
 @pytest.fixture
@@ -48,66 +37,6 @@ def control(tmp_path: Path) -> Iterator[Control]:
     control = Control(files, descriptor)
     control.start_over(_tail(0), 0, sealed=False)
     yield control
-    files.close(descriptor)
-
-
-# Identity
-
-
-def test_words_are_of_before_a_remount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The page is stale after a remount, also if device and inode are the same or the mount is unknown."""
-    files = Files()
-    descriptor = files.open(tmp_path / "control", create=True)
-    control = Control(files, descriptor)
-    for mount, is_same in ((7, True), (8, False), (0, False)):
-        monkeypatch.setattr(files, "mount", lambda _: 7)
-        control.identify(CHANNEL, BOOT)
-        life = bytes(control.map[: CONTROL_IDENTITY.size])
-        monkeypatch.setattr(files, "mount", lambda _, mount=mount: mount)
-        assert control.belongs_to(CHANNEL, BOOT)
-        assert control.is_same_mount == is_same
-        assert control.is_of_before(CHANNEL, BOOT) == (not is_same)
-        control.identify(CHANNEL, BOOT)
-        assert (bytes(control.map[: CONTROL_IDENTITY.size]) == life) == is_same
-    files.close(descriptor)
-
-
-def test_words_that_are_disowned_are_of_before(control: Control) -> None:
-    """A disowned page is stale for its channel and boot, as if it were of another boot."""
-    control.identify(CHANNEL, BOOT)
-    assert not control.is_of_before(CHANNEL, BOOT)
-    control.disown(BOOT)
-    control.disown(BOOT)
-    assert not control.belongs_to(CHANNEL, BOOT)
-    assert control.is_of_before(CHANNEL, BOOT)
-    assert control.is_of_boot(BOOT)
-    assert not control.is_of_boot(b"x" * 16)
-    assert control.channel_id == CHANNEL
-
-
-def test_words_belong_to_one_channel_boot_and_file(tmp_path: Path) -> None:
-    """Words count only for the channel, boot and file in which they were written."""
-    files = Files()
-    descriptor = files.open(tmp_path / "control", create=True)
-    control = Control(files, descriptor)
-    assert not control.belongs_to(CHANNEL, BOOT)
-    control.identify(CHANNEL, BOOT)
-    assert control.belongs_to(CHANNEL, BOOT)
-    assert not control.belongs_to(CHANNEL, b"x" * 16)
-    assert not control.belongs_to(b"x" * 16, BOOT)
-    (tmp_path / "copy").write_bytes((tmp_path / "control").read_bytes())
-    copy = files.open(tmp_path / "copy")
-    assert not Control(files, copy).belongs_to(CHANNEL, BOOT)
-    files.close(copy)
-    files.close(descriptor)
-
-
-def test_a_short_file_is_completed(tmp_path: Path) -> None:
-    """A control file that was cut off is completed, with disk space."""
-    files = Files()
-    descriptor = files.open(tmp_path / "control", create=True)
-    Control(files, descriptor)
-    assert files.size(descriptor) == CONTROL_SIZE + CONTROL_RESERVE
     files.close(descriptor)
 
 
@@ -219,45 +148,3 @@ def test_failed_flushes_are_counted_for_ever(control: Control) -> None:
     store_u32(control.map, FAILED_FLUSHES, 0xFFFFFFFF)
     control.count_failed_flush()
     assert control.failed_flushes == 0
-
-
-# Checkpoints
-
-
-def test_without_a_flush_there_is_no_checkpoint(control: Control) -> None:
-    """A fresh control file has no checkpoint."""
-    assert control.checkpoint() is None
-
-
-def test_the_newest_checkpoint_counts(control: Control) -> None:
-    """A new checkpoint replaces the last but one, and the newest counts."""
-    for number in range(1, 6):
-        control.write_checkpoint(_checkpoint(number * 100, number, number * 10, sealed=number == 5))
-        assert control.checkpoint() == _checkpoint(number * 100, number, number * 10, sealed=number == 5)
-
-
-@pytest.mark.parametrize("position", range(0, CHECKPOINT.size, 5))
-def test_a_torn_checkpoint_does_not_count(control: Control, position: int) -> None:
-    """If the newest checkpoint is damaged the one before counts."""
-    control.write_checkpoint(_checkpoint(100, 1, 10))
-    control.write_checkpoint(_checkpoint(200, 2, 20))
-    control.map[CHECKPOINT_SLOTS[0] + position] ^= 0x10
-    assert control.checkpoint() == _checkpoint(100, 1, 10)
-    control.write_checkpoint(_checkpoint(300, 3, 30))
-    assert control.checkpoint() == _checkpoint(300, 3, 30)
-
-
-def test_the_checkpoints_never_share_a_sector() -> None:
-    """The two checkpoints share no sector, so that writing one cannot tear the other."""
-    first, second = CHECKPOINT_SLOTS
-    assert second - first >= 512
-    assert first % 512 == second % 512 == 0
-
-
-def test_a_checkpoint_is_on_disk_when_it_is_written(tmp_path: Path) -> None:
-    """Writing a checkpoint flushes the control file."""
-    files = FaultyFiles()
-    descriptor = files.open(tmp_path / "control", create=True)
-    Control(files, descriptor).write_checkpoint(_checkpoint(1))
-    assert files.flushed == [tmp_path / "control"]
-    files.close(descriptor)

@@ -144,7 +144,7 @@ def test_a_lock_file_that_is_deleted_while_it_is_locked_is_opened_again(path: Pa
         deleting.rival.close()
         return
     store = open_store(path, create=False, files=deleting)
-    assert KernelLocks(files, path / LOCK).inode == store.control.lock_file
+    assert KernelLocks(files, path / LOCK).inode == store.control.identity.lock_file
     assert deleting.refused == (rival and look == 2), "it saw the mark of the other, which had a slot already"
     assert store.processes is not None
     assert bool(store.processes.others()) == (deleting.rival is not None)

@@ -181,13 +181,13 @@ def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
         store.log.append([b"one", b"two"])
         assert store.control.durable_offset == 0
         store.flusher.flush()
-        checkpoint, tail = store.control.checkpoint(), store.control.tail()
+        checkpoint, tail = store.control.checkpoints.newest(), store.control.tail()
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence, checkpoint.sealed) == (tail.offset, 2, False)
         assert store.control.durable_offset == tail.offset
         store.seal()
         store.flusher.flush()
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.sealed
 
@@ -260,7 +260,7 @@ def test_finished_segments_are_flushed_in_the_background(path: Path, background:
         files.flushed.clear()
         background.run()
         assert files.flushed == [_segment(path, 0), path / "segments", path / "control"]
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence) == (2 * (len(LARGE) + 8), 2)
 
@@ -286,7 +286,7 @@ def test_a_checkpoint_lies_between_batches(path: Path, background: Background) -
         store.log.append([b"before"])
         store.log.append([LARGE] * 6)
         background.run()
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence) == (8 + len(b"before"), 1)
 
@@ -299,7 +299,7 @@ def test_a_checkpoint_is_never_ahead_of_readers(path: Path, background: Backgrou
         for _ in range(6):
             store.log.append([LARGE])
         background.run()
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert checkpoint.offset <= store.control.write_offset == 8 + len(b"shown")
 

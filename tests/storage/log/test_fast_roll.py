@@ -301,7 +301,7 @@ def _check_noted(store: Store) -> None:
     store.log.catch_up()
     assert store.log.dirty.is_between_batches(begin)
     store.flusher.flush_finished()
-    checkpoint = store.control.checkpoint()
+    checkpoint = store.control.checkpoints.newest()
     assert checkpoint is not None
     assert checkpoint.offset == begin
 

@@ -66,7 +66,7 @@ def test_each_step_is_on_disk_before_the_next(path: Path) -> None:
         _abandon(store)
         names, control = store.segments.directory, path / "control"
         assert files.flushed == [store.segments.path(GAP), names, control, names, control]
-        checkpoint = store.control.checkpoint()
+        checkpoint = store.control.checkpoints.newest()
         assert checkpoint is not None
         assert (checkpoint.offset, checkpoint.sequence) == (GAP, 1)
 

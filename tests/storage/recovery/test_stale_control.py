@@ -17,7 +17,8 @@ from filechannel._maintenance.verify.directory_scan import DirectoryScan
 from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
 from filechannel._storage.consumers.cursor_file import offsets_in_consumers
-from filechannel._storage.control.control_page import CONTROL, Checkpoint
+from filechannel._storage.control.checkpoints import Checkpoint
+from filechannel._storage.control.control_file import CONTROL
 from filechannel._storage.recovery.stale_control import is_stale
 from filechannel._storage.store import Store
 from filechannel._storage.system.os_calls import Files
@@ -419,10 +420,10 @@ def test_a_checkpoint_beyond_the_tail_is_evidence(path: Path) -> None:
     with opened(path) as store:
         _send(store, 0, 5)
         end = store.control.tail()
-        store.control.write_checkpoint(Checkpoint(end.offset, end.sequence, store.control.oldest_offset))
+        store.control.checkpoints.write(Checkpoint(end.offset, end.sequence, store.control.oldest_offset))
         assert not _is_stale(store)
-        beyond = replace(store.control.checkpoint() or pytest.fail("no checkpoint"), offset=end.offset + 9)
-        store.control.write_checkpoint(beyond)
+        beyond = replace(store.control.checkpoints.newest() or pytest.fail("no checkpoint"), offset=end.offset + 9)
+        store.control.checkpoints.write(beyond)
         assert _is_stale(store)
     assert offsets_in_consumers(Files(), path / "consumers") == []
 

@@ -12,7 +12,8 @@ import pytest
 
 from filechannel._format.layout import COMPRESSED_TABLE, CONTROL_SIZE
 from filechannel._offset import Offset
-from filechannel._storage.control.control_page import Checkpoint, Tail
+from filechannel._storage.control.checkpoints import Checkpoint
+from filechannel._storage.control.control_page import Tail
 from filechannel._storage.segments.compressed_segment import CompressedSegment
 from filechannel._storage.segments.plain_or_compressed import keep_one_encoding
 from filechannel._storage.segments.segment import Segment
@@ -112,9 +113,9 @@ def test_a_checkpoint_that_is_too_old_is_not_believed(filled: Filled, boots: Boo
     path, before, _ = filled
     with opened(path) as store:
         control, first = store.control, before[3]
-        control.write_checkpoint(_checkpoint_at(first))
-        control.write_checkpoint(_checkpoint_at(first))
-        assert control.checkpoint() is not None
+        control.checkpoints.write(_checkpoint_at(first))
+        control.checkpoints.write(_checkpoint_at(first))
+        assert control.checkpoints.newest() is not None
     boots.again()
     with opened(path) as store:
         assert read_all(store) == before

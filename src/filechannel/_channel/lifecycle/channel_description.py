@@ -10,7 +10,7 @@ from typing_extensions import TypeForm
 
 from ..._errors import ChannelNotFoundError, NotAChannelError
 from ..._options import ChannelOptions
-from ..._storage.control.control_page import CONTROL
+from ..._storage.control.control_file import CONTROL
 from ..._storage.manifest import MANIFEST, Manifest
 from ..._storage.segments.segment_names import SEGMENTS
 from ..._storage.system.os_calls import Files

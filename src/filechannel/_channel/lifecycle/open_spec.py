@@ -25,7 +25,7 @@ from ..._errors import (
 )
 from ..._options import UNSET, Capacity, ChannelOptions
 from ..._storage.capacity.capacity import disk_of
-from ..._storage.control.control_page import CONTROL
+from ..._storage.control.control_file import CONTROL
 from ..._storage.manifest import MANIFEST, Manifest
 from ..._storage.open_stores import STORES
 from ..._storage.recovery.ownership import Ownership

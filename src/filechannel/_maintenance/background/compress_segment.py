@@ -102,7 +102,7 @@ class SegmentCompressor:
 
     def candidates(self, first: Offset) -> Iterator[Candidate]:
         """Return the segments that can be compressed from an offset on, in order."""
-        checkpoint = self._control.checkpoint()
+        checkpoint = self._control.checkpoints.newest()
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in self._segments.begins:
             following = self._segments.following(begin)
@@ -145,7 +145,7 @@ class SegmentCompressor:
         The free list is used first: the plain file of the previous segment may be in it, and occupy what its
         compression saved.
         """
-        return self._control.using_reserve(lambda: self._store.reserve.using_free_files(make))
+        return self._control.reserve.using(lambda: self._store.reserve.using_free_files(make))
 
     def _header(self, source: int, candidate: Candidate, *, finished: bool = True) -> Header | None:
         """Return the header of a plain segment, if it matches the candidate; a *finished* segment has an end."""
@@ -286,8 +286,8 @@ class SegmentCompressor:
             self._segments.remove(begin)
             return False
         self._segments.replace_plain(begin)
-        if not self._control.has_reserve:  # the compressed file may have used it
-            self._control.keep_reserve()
+        if not self._control.reserve.is_complete:  # the compressed file may have used it
+            self._control.reserve.allocate()
         return True
 
     def _is_unchanged(self, prepared: Prepared) -> bool:

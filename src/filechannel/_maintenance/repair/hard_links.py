@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import final
 
 from ..._format.layout import CONTROL_SIZE, GROUP_SIZE, POSITION_SIZE
-from ..._storage.control.control_page import CONTROL
+from ..._storage.control.control_file import CONTROL
 from ..._storage.control.lock_file import LOCK
 from ..._storage.producers.producer_positions import PRODUCERS
 from ..._storage.segments.segment import HALF_MADE, SegmentLimits

@@ -91,7 +91,7 @@ def readable_fields(files: Files, path: Path) -> dict[str, object]:
 
 
 def _id_in_control(scan: DirectoryScan) -> str | None:
-    known = None if scan.control is None else scan.control.channel_id
+    known = None if scan.control is None else scan.control.identity.channel_id
     return None if known is None else known.hex()
 
 

@@ -20,7 +20,7 @@ from typing import Final, final
 
 from ..._errors import ChannelLockedError, NotAChannelError
 from ..._format.layout import CONTROL_SIZE
-from ..._storage.control.control_page import CONTROL
+from ..._storage.control.control_file import CONTROL
 from ..._storage.control.joining import opening
 from ..._storage.control.lock_file import LOCK, open_lock_file
 from ..._storage.control.lock_holder import Holder
@@ -278,7 +278,7 @@ class _Planner:
 
             def keep() -> None:
                 control, manifest = scan.control, scan.manifest
-                if control is not None and manifest is not None and control.is_foreign(manifest.id):
+                if control is not None and manifest is not None and control.identity.is_foreign(manifest.id):
                     self._quarantine.move(path, reason)  # its checkpoints would be taken for those of this channel
                 elif scan.files.is_file(path):
                     self._quarantine.keep_content(CONTROL, scan.files.read(path, CONTROL_SIZE), reason)

@@ -14,7 +14,9 @@ from typing import final
 from ..._errors import ChannelNotFoundError, FileChannelError, NotAChannelError, UnexpectedFileError
 from ..._format.layout import CONTROL_SIZE
 from ..._offset import Offset
-from ..._storage.control.control_page import CONTROL, Checkpoint, Control
+from ..._storage.control.checkpoints import Checkpoint
+from ..._storage.control.control_file import CONTROL
+from ..._storage.control.control_page import Control
 from ..._storage.control.lock_holder import Holder
 from ..._storage.control.process_slots import holder_at, living_in
 from ..._storage.manifest import MANIFEST, Manifest
@@ -106,8 +108,8 @@ class DirectoryScan:
         control = self.control
         if control is None:
             return False
-        known = control.channel_id if self.manifest is None else bytes.fromhex(self.manifest.id)
-        if known is None or not control.belongs_to(known, boot_id()) or not control.has_tail:
+        known = control.identity.channel_id if self.manifest is None else bytes.fromhex(self.manifest.id)
+        if known is None or not control.identity.belongs_to(known, boot_id()) or not control.has_tail:
             return False
         return bool(self.slots) or not self._is_stale(control)
 
@@ -125,12 +127,12 @@ class DirectoryScan:
     def end(self) -> End | None:
         """Return the end of the log; None if it is not known."""
         control = self.control
-        if control is None or (self.manifest is not None and control.is_foreign(self.manifest.id)):
+        if control is None or (self.manifest is not None and control.identity.is_foreign(self.manifest.id)):
             return None
         if self.is_trusted:
             tail = control.tail()
             return End(tail.offset, tail.sequence, control.oldest_offset, control.sealed, is_trusted=True)
-        checkpoint = control.checkpoint()
+        checkpoint = control.checkpoints.newest()
         return None if checkpoint is None else _end_at(checkpoint)
 
     def list(self, directory: Path) -> list[str]:

@@ -23,7 +23,7 @@ from ..._offset import Offset
 from ..._shell_quoting import removing
 from ..._storage.consumers.cursor_file import CONSUMERS, is_damaged, is_group, name_of, read_position
 from ..._storage.consumers.group_file import ring_problem
-from ..._storage.control.control_page import CONTROL
+from ..._storage.control.control_file import CONTROL
 from ..._storage.control.lock_file import LOCK
 from ..._storage.control.wake_fifos import WAKE_FIFOS
 from ..._storage.manifest import MANIFEST
@@ -91,20 +91,20 @@ def _control(scan: DirectoryScan) -> Iterator[Finding]:
         what = f"{scan.control_problem}; the next process that opens the channel has to find the end of the log"
         yield _found(scan, "error", "control", path, what)
         return
-    channel_id = control.channel_id
+    channel_id = control.identity.channel_id
     if channel_id is None:
         yield _found(scan, "warning", "control", path, "the identity does not match its checksum", 0)
-    elif scan.manifest is not None and control.is_foreign(scan.manifest.id):
+    elif scan.manifest is not None and control.identity.is_foreign(scan.manifest.id):
         yield _found(scan, "error", "control", path, "it belongs to another channel", CONTROL_CHANNEL)
     elif not control.has_tail:
         yield _found(scan, "warning", "control", path, "nothing in it says where the log ends", WRITE_TAIL)
     elif not scan.is_trusted and not scan.slots:
         what = "the machine was restarted, or this is a copy: the next process that opens it finds the end of the log"
         yield _found(scan, "note", "restarted", path, what)
-    if control.checkpoint() is None:
+    if control.checkpoints.newest() is None:
         yield _found(scan, "error", "checkpoint", path, "no checkpoint is valid", CHECKPOINT_SLOTS[0])
         return
-    for slot in control.damaged_checkpoints():
+    for slot in control.checkpoints.damaged_slots():
         yield _found(scan, "note", "checkpoint", path, "one of two checkpoints is not valid", slot)
 
 

@@ -8,7 +8,7 @@ from typing import final
 
 from ..._errors import ClosedResourceError, StorageError
 from ..system.os_calls import Files
-from .control_page import CONTROL
+from .control_file import CONTROL
 
 
 @final

@@ -7,15 +7,10 @@ flushed, and only that page is trusted after a power cut.
 from __future__ import annotations
 
 import mmap
-import secrets
-import time
-from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypeVar
 
-from ..._errors import ClosedResourceError, DiskFullError, StorageError, repair_command
+from ..._errors import StorageError, repair_command
 from ..._format import can_store, crc32c, load_u32, load_u64, store_u32, store_u64, swap_if_u32, take_bits
 from ..._format.layout import (
     ALLOCATED_END,
@@ -23,25 +18,14 @@ from ..._format.layout import (
     CAPACITY_LOOPS,
     CAPACITY_TURN,
     CAPACITY_WAKE,
-    CHECKPOINT,
-    CHECKPOINT_CHECKED,
-    CHECKPOINT_SLOTS,
     COMPRESSED_OFFSET,
-    CONTROL_FLUSHES_STEP,
-    CONTROL_IDENTITY,
-    CONTROL_MAGIC,
-    CONTROL_RESERVE,
     CONTROL_SIZE,
     DURABLE_OFFSET,
     EPOCH,
     FAILED_FLUSHES,
     FLUSH_LOCK,
     FLUSHES,
-    FLUSHES_STEP,
-    FLUSHING_CONTROL,
-    FORMAT_VERSION,
     LARGEST_OFFSET,
-    LOCK_FILE,
     MAINTAINER,
     MAINTENANCE_ERRORS,
     OFFSET_GAP,
@@ -69,12 +53,13 @@ from ..._format.layout import (
     WRITER_LOCK,
 )
 from ..._offset import Offset
-from ..system.mapped_files import Inode, OpenFile, check_storable
+from ..system.mapped_files import check_storable
 from ..system.os_calls import Files
-
-CONTROL = "control"
-R = TypeVar("R")
-_LARGEST_GENERATION = (1 << 63) - 1  # so that the next generation fits, too
+from .checkpoints import Checkpoints
+from .control_file import CONTROL, ControlFile
+from .control_identity import ControlIdentity
+from .control_reserve import ControlReserve
+from .running_flushes import RunningFlushes
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,31 +71,8 @@ class Tail:
     segment: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """What was on disk when a flush ended."""
-
-    offset: Offset
-    sequence: int
-    oldest: Offset
-    sealed: bool = False
-
-
-class _Identity(NamedTuple):
-    """The channel, boot, file and mount that the control page was written for."""
-
-    life: int
-    """A random number that changes whenever the control page is recovered."""
-    channel: bytes
-    boot: bytes
-    device: int
-    inode: int
-    mount: int
-    """The unique id of the mount; 0 if the kernel has none."""
-
-
 class Control:
-    """The mapped control file of one channel."""
+    """The mapped control file of one channel: its words and tails. The other parts of the page are attributes."""
 
     def __init__(
         self,
@@ -121,176 +83,31 @@ class Control:
         private: bool = False,
         path: Path = Path(CONTROL),
     ) -> None:
-        self._files = files
-        self._opened: int = descriptor
-        self._inode: Inode = files.inode(descriptor)
-        self._full_size = CONTROL_SIZE + CONTROL_RESERVE + files.creation_space(descriptor)
-        self.path = path
-        """The path of the file, for error messages; relative if the full path is not known."""
-        if writable and not private and not self.keep_reserve():
-            self._allocate(CONTROL_SIZE)
-        self.map: mmap.mmap = files.map(descriptor, CONTROL_SIZE, writable=writable, private=private)
+        self.file = ControlFile(files, descriptor, path)
+        self.reserve = ControlReserve(self.file)
+        if writable and not private and not self.reserve.allocate():
+            self.file.allocate(CONTROL_SIZE)
+        self.map: mmap.mmap = self.file.map(CONTROL_SIZE, writable=writable, private=private)
+        self.identity = ControlIdentity(self.file, self.map)
+        self.running_flushes = RunningFlushes(self.map)
+        self.checkpoints = Checkpoints(self.file, self.map, self.running_flushes)
 
     def close(self) -> None:
         """Unmap the file, or if another thread is using the map in a call, unmap it when that call returns.
 
         After that, every access to the control page raises `ClosedResourceError`.
         """
-        self._opened = -1
+        self.file.close()
         self.map.close()
-
-    @property
-    def _descriptor(self) -> int:
-        """The open file; raises `ClosedResourceError` after `close`: the number may belong to another file then."""
-        if self._opened < 0:
-            raise ClosedResourceError
-        return self._opened
-
-    def check_name(self, directory: OpenFile, name: bytes) -> None:
-        """Raise `StorageError` if the file was deleted or replaced: other processes cannot see what is published here.
-
-        *name* is the name of the file, relative to the directory.
-        """
-        if not directory.holds(name, self._descriptor, self._inode):
-            raise replaced(CONTROL)
-
-    # Disk space
-
-    def keep_reserve(self) -> bool:
-        """Reserve disk space for the page, and a reserve for use on a full disk; return whether there was enough.
-
-        If there is not enough disk space, reserve as much as there is.
-        """
-        try:
-            self._allocate(self._full_size)
-        except DiskFullError:
-            self._keep_what_is_left()
-            return False
-        return True
-
-    def _keep_what_is_left(self) -> None:
-        with suppress(DiskFullError):
-            for size in range(CONTROL_SIZE + PAGE, self._full_size, PAGE):
-                self._allocate(size)
-
-    def _allocate(self, size: int) -> None:
-        self._files.allocate(self.path, self._descriptor, 0, size)
-
-    @property
-    def has_reserve(self) -> bool:
-        """Whether the reserve is complete: no process has used any of it."""
-        return self._files.size(self._descriptor) >= self._full_size
-
-    def using_reserve(self, store: Callable[[], R]) -> R:
-        """Store something small that must succeed on a full disk: a consumer's name, the manifest, the next segment.
-
-        If the disk is full, the reserve is freed, and allocated again after the second try.
-        """
-        try:
-            return store()
-        except DiskFullError:
-            if self._files.size(self._descriptor) <= CONTROL_SIZE:
-                raise
-            self._files.cut(self._descriptor, CONTROL_SIZE)
-        try:
-            return store()
-        finally:
-            self.keep_reserve()
 
     # Damage
 
     def damaged(self, problem: str) -> StorageError:
         """Return the error that says that the control page is damaged, and what to do."""
         return StorageError(
-            f"{self.path} is damaged: {problem}; close every process that uses the channel and open it again, "
-            f"or run {repair_command(self.path.parent)}"
+            f"{self.file.path} is damaged: {problem}; close every process that uses the channel and open it again, "
+            f"or run {repair_command(self.file.path.parent)}"
         )
-
-    # Identity
-
-    @property
-    def channel_id(self) -> bytes | None:
-        """The id of the channel that the control page was written for; None if the identity is damaged."""
-        stored = self._identity()
-        return None if stored is None else stored.channel
-
-    def is_foreign(self, channel_id: str) -> bool:
-        """Return whether the control page belongs to another channel, whose checkpoints say nothing about this one."""
-        return self.channel_id not in (None, bytes.fromhex(channel_id))
-
-    def check_channel(self, channel_id: str) -> None:
-        """Raise `StorageError` if the page belongs to another channel: recovery would delete this channel's data."""
-        if self.is_foreign(channel_id):
-            raise StorageError(
-                f"{self.path} belongs to another channel, and nothing was changed; put the right file back, or run "
-                f"{repair_command(self.path.parent)}, which finds the end of the log without it"
-            )
-
-    def belongs_to(self, channel_id: bytes, boot: bytes) -> bool:
-        """Return whether the control page was written in this boot, by this channel, into this very file.
-
-        That does not prove that the page is as recent as the other files: see `stale_control`.
-        """
-        stored = self._identity()
-        if stored is None or (stored.channel, stored.boot) != (channel_id, boot):
-            return False
-        return (stored.device, stored.inode) == self._files.identity(self._descriptor)
-
-    @property
-    def is_same_mount(self) -> bool:
-        """Whether the file system was not remounted since the page was written; False if that is unknown."""
-        stored, mount = self._identity(), self._files.mount(self._descriptor)
-        return stored is not None and mount != 0 and stored.mount == mount
-
-    def is_of_before(self, channel_id: bytes, boot: bytes) -> bool:
-        """Return whether the page was written by this channel, into this very file, and before the last boot or mount.
-
-        A page that was disowned counts as written before.
-        """
-        stored = self._identity()
-        # The device is not compared: its number may differ in every boot.
-        if stored is None or stored.channel != channel_id or stored.inode != self._files.identity(self._descriptor)[1]:
-            return False
-        return stored.boot != boot or not self.is_same_mount
-
-    def identify(self, channel_id: bytes, boot: bytes) -> None:
-        """Declare the page valid for this boot and mount. It gets a new `life` unless it was valid before."""
-        if not (self.belongs_to(channel_id, boot) and self.is_same_mount):
-            mount = self._files.mount(self._descriptor)
-            device, inode = self._files.identity(self._descriptor)
-            self._store_identity(_Identity(secrets.randbits(32), channel_id, boot, device, inode, mount))
-
-    def disown(self, boot: bytes) -> None:
-        """Declare the page invalid for this boot, so that an interrupted recovery starts again from the beginning."""
-        stored = self._identity()
-        if stored is not None and stored.boot == boot:
-            self._store_identity(stored._replace(boot=_inverted(stored.boot)))
-
-    def is_of_boot(self, boot: bytes) -> bool:
-        """Return whether the page was written in this boot, disowned or not: memory may have more than the disk."""
-        stored = self._identity()
-        return stored is not None and stored.boot in (boot, _inverted(boot))
-
-    def _identity(self) -> _Identity | None:
-        """Return the identity that is stored in the page; None if it is damaged, or of another format version."""
-        magic, version, life, channel, boot, device, inode, mount, crc = CONTROL_IDENTITY.unpack_from(self.map)
-        is_whole = crc == crc32c(self.map[: CONTROL_IDENTITY.size - 4])
-        if magic != CONTROL_MAGIC or version != FORMAT_VERSION or not is_whole:
-            return None
-        return _Identity(life, channel, boot, device, inode, mount)
-
-    def _store_identity(self, identity: _Identity) -> None:
-        checked = CONTROL_IDENTITY.pack(CONTROL_MAGIC, FORMAT_VERSION, *identity, 0)[:-4]
-        self.map[: CONTROL_IDENTITY.size] = checked + crc32c(checked).to_bytes(4, "little")
-
-    @property
-    def lock_file(self) -> int:
-        """The inode number of the lock file that is held by the processes that have the channel open."""
-        return load_u64(self.map, LOCK_FILE)
-
-    @lock_file.setter
-    def lock_file(self, inode: int) -> None:
-        store_u64(self.map, LOCK_FILE, inode)
 
     # Words of the page
 
@@ -525,65 +342,6 @@ class Control:
             take_bits(self.map, waiting, PROCESS_SLOT_COUNT // 64)
         self._set_tail(APPEND_TAIL, self.tail())
 
-    # Checkpoints
-
-    def checkpoint(self) -> Checkpoint | None:
-        """Return the newest valid checkpoint; None if there is none."""
-        found = self._checkpoints()
-        if not found:
-            return None
-        _, offset, sequence, oldest, state = max(found)
-        return Checkpoint(Offset(offset), sequence, Offset(oldest), bool(state & STATE_SEALED))
-
-    def _checkpoints(self) -> list[tuple[int, int, int, int, int]]:
-        return [found for slot in CHECKPOINT_SLOTS if (found := self._checkpoint_at(slot)) is not None]
-
-    def _checkpoint_at(self, slot: int) -> tuple[int, int, int, int, int] | None:
-        *fields, crc = CHECKPOINT.unpack_from(self.map, slot)
-        generation, offset, sequence, oldest, _, state = fields
-        fits = 0 < generation <= _LARGEST_GENERATION and max(offset, sequence, oldest) <= LARGEST_OFFSET
-        is_whole = fits and crc == crc32c(CHECKPOINT_CHECKED.pack(*fields))
-        return (generation, offset, sequence, oldest, state) if is_whole else None
-
-    def damaged_checkpoints(self) -> list[int]:
-        """Return the positions of the checkpoint slots that were written to, and do not count."""
-        used = [slot for slot in CHECKPOINT_SLOTS if any(self.map[slot : slot + CHECKPOINT_CHECKED.size])]
-        return [slot for slot in used if self._checkpoint_at(slot) is None]
-
-    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Store a checkpoint and wait until it is on disk; raise `OSError` on failure or a file system shutdown."""
-        generation = max((found[0] for found in self._checkpoints()), default=0) + 1
-        state = STATE_SEALED if checkpoint.sealed else 0
-        fields = (generation, checkpoint.offset, checkpoint.sequence, checkpoint.oldest, time.time_ns(), state)
-        content = CHECKPOINT.pack(*fields, crc32c(CHECKPOINT_CHECKED.pack(*fields)))
-        self._files.write_at(self._descriptor, content, CHECKPOINT_SLOTS[generation % 2])
-        self.begin_flush(FLUSHING_CONTROL)
-        try:
-            self._files.flush(self._descriptor)
-        finally:
-            self.check_storable()
-            self.end_flush(FLUSHING_CONTROL)
-
-    def check_running(self) -> None:
-        """Raise `OSError` if the file system of the channel has shut down."""
-        self._files.check_running(self._descriptor)
-
-    def begin_flush(self, files: int) -> None:
-        """Announce to all writers that these files are being flushed from now on, which makes their pages read-only."""
-        seen = load_u32(self.map, FLUSHES)
-        while not swap_if_u32(self.map, FLUSHES, seen, seen | files):
-            seen = load_u32(self.map, FLUSHES)
-
-    def end_flush(self, files: int) -> None:
-        """Announce to all writers that the flush of these files has ended, with or without success.
-
-        The caller has checked that the word can be stored even if the file system has shut down.
-        """
-        step = CONTROL_FLUSHES_STEP if files & FLUSHING_CONTROL else FLUSHES_STEP
-        seen = load_u32(self.map, FLUSHES)
-        while not swap_if_u32(self.map, FLUSHES, seen, (seen & ~files) + step & 0xFFFFFFFF):
-            seen = load_u32(self.map, FLUSHES)
-
     @property
     def is_storable(self) -> bool:
         """Whether a store to the page is possible; if not, a store would kill the process."""
@@ -591,17 +349,4 @@ class Control:
 
     def check_storable(self) -> None:
         """Raise `OSError` if a store to the page would kill the process."""
-        check_storable(self.map, 0, PAGE, self.path)
-
-
-def replaced(what: str) -> StorageError:
-    """Return the error that says that a part of the channel was deleted or replaced."""
-    return StorageError(
-        f"{what} was deleted or replaced while the channel was open: processes that open the channel now "
-        "cannot receive what is sent here; close it, and open it again"
-    )
-
-
-def _inverted(boot: bytes) -> bytes:
-    """Return the id that marks a page that was written in a boot and disowned: no boot has that id."""
-    return bytes(byte ^ 0xFF for byte in boot)
+        check_storable(self.map, 0, PAGE, self.file.path)

@@ -18,7 +18,8 @@ from ..._format import PURE
 from ..._format.layout import MODE_BYTE, OPENING_BYTE
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
-from .control_page import CONTROL, Control
+from .control_file import CONTROL
+from .control_page import Control
 from .lock_file import LOCK, open_lock_file
 from .lock_holder import Holder
 from .process_slots import Processes, describe_opener, forget_opener, opener_of
@@ -97,11 +98,11 @@ def _enter(files: Files, path: Path, descriptor: int, locks: KernelLocks, marks:
 def _take_slot(files: Files, path: Path, control: Control, locks: KernelLocks, marks: KernelLocks) -> Joined:
     """Join the processes that have the channel open; raise `ChannelLockedError` if the channel cannot be shared."""
     processes = Processes(control.map, locks, marks)
-    if control.lock_file != locks.inode:
+    if control.identity.lock_file != locks.inode:
         strangers = processes.strangers()
         if strangers:
             raise _locked(path, processes.holder(strangers[0]), f"{path / LOCK} was deleted while it was in use")
-        control.lock_file = locks.inode  # before the caller checks the lock file's name for the last time
+        control.identity.lock_file = locks.inode  # before the caller checks the lock file's name for the last time
     others = processes.others()
     # The pure-Python implementation has no compare-and-swap: it shares a channel with no other process.
     if not locks.take(MODE_BYTE, shared=not PURE):

@@ -34,7 +34,8 @@ from ..._offset import LogPosition, Offset
 from ..._runtime.scheduler import FLUSH_LANE, TimedCall
 from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once
 from ..consumers.cursors import Cursors
-from ..control.control_page import Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_page import Control, Tail
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
 from ..log.log import Log
@@ -197,7 +198,7 @@ class Flusher:
         Nothing else is flushed. `Busy` if another process holds the flush lock for too long.
         """
         with self._lock.held(briefly()):
-            last = self._control.checkpoint()
+            last = self._control.checkpoints.newest()
             if last is None or last.oldest < oldest.offset:
                 self._write_checkpoint(Checkpoint(oldest.offset, oldest.sequence, oldest.offset))
 
@@ -207,14 +208,14 @@ class Flusher:
         A log cannot begin after the offset up to which it is known to be complete. If senders have dropped more than
         that by now, the dropped files stay until a checkpoint reaches far enough.
         """
-        last = self._control.checkpoint()
+        last = self._control.checkpoints.newest()
         if last is not None and last.offset >= checkpoint.offset:
             checkpoint = replace(last, oldest=checkpoint.oldest)
         if last is not None and checkpoint.oldest > checkpoint.offset:
             checkpoint = replace(checkpoint, oldest=last.oldest)
         if checkpoint.offset == self._control.write_offset:
             checkpoint = replace(checkpoint, sealed=self._control.sealed)
-        self._control.write_checkpoint(checkpoint)
+        self._control.checkpoints.write(checkpoint)
 
     def held(self) -> Guard:
         """Hold the flush lock in a `with` statement: no other thread or process flushes."""
@@ -284,15 +285,15 @@ class Flusher:
 
     def _do(self, work: Work) -> None:
         try:
-            self._control.begin_flush(FLUSHING_SEGMENTS)
+            self._control.running_flushes.begin(FLUSHING_SEGMENTS)
             try:
                 do_all_at_once([segment.flush for segment in work.segments])
             finally:
                 self._lock.check_storable()
-                self._control.end_flush(FLUSHING_SEGMENTS)
+                self._control.running_flushes.end(FLUSHING_SEGMENTS)
             if work.names_changed:
                 self._segments.names.flush()
-                self._control.check_running()  # only a read detects a shutdown, and a directory cannot be read
+                self._control.file.check_running()  # only a read detects a shutdown, and a directory cannot be read
                 self._log.dirty.names_were_flushed(work.names)
             self._check_names(work)
             self._segments.names.check_directory(self._control)

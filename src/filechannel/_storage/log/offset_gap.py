@@ -22,7 +22,8 @@ from typing import final
 
 from ..._format.layout import OFFSET_GAP
 from ..._offset import Offset
-from ..control.control_page import Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_page import Control, Tail
 from ..segments.catalog import Segments
 from ..segments.dirty_segments import DirtySegments
 from .active_segment import ActiveSegment
@@ -89,7 +90,7 @@ class OffsetGap:
         active = self._active.segment
         if active is not None and active.begin >= end:
             self._active.leave()  # it is removed below: the roll must not store an end in it
-        self._control.using_reserve(lambda: self._appender.begin_segment(begin, sequence, end))
+        self._control.reserve.using(lambda: self._appender.begin_segment(begin, sequence, end))
         self._make_durable(begin, end, sequence, stale)
         moved = Tail(begin, sequence, begin)
         self._control.publish(moved, deferred=True)
@@ -118,7 +119,7 @@ class OffsetGap:
 
     def _checkpoint(self, offset: Offset, sequence: int) -> None:
         oldest, sealed = self._control.oldest_offset, self._control.sealed
-        self._control.write_checkpoint(Checkpoint(offset, sequence, oldest, sealed))
+        self._control.checkpoints.write(Checkpoint(offset, sequence, oldest, sealed))
 
 
 def _far_behind(used: int) -> Offset:

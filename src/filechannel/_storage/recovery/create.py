@@ -9,7 +9,9 @@ from pathlib import Path
 from ..._errors import NotAChannelError, StorageError, UnexpectedFileError, repair_command
 from ..._offset import Offset
 from ..consumers.cursor_file import CONSUMERS
-from ..control.control_page import CONTROL, Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_file import CONTROL
+from ..control.control_page import Control, Tail
 from ..control.lock_file import LOCK
 from ..control.wake_fifos import WAKE_FIFOS, remove_fifos
 from ..manifest import MANIFEST, Manifest
@@ -95,8 +97,8 @@ def create(files: Files, path: Path, descriptor: int, control: Control, manifest
     for name in (SEGMENTS, CONSUMERS, WAKE_FIFOS):
         files.make_directory(path / name, mode)
     control.start_over(Tail(Offset(0), 0, Offset(0)), 0, sealed=False)
-    control.identify(bytes.fromhex(manifest.id), boot_id())
-    control.write_checkpoint(Checkpoint(Offset(0), 0, Offset(0)))
+    control.identity.adopt(bytes.fromhex(manifest.id), boot_id())
+    control.checkpoints.write(Checkpoint(Offset(0), 0, Offset(0)))
     manifest.write(files, path)
     files.flush_directory(path.parent)
 

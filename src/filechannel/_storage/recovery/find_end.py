@@ -8,7 +8,7 @@ from ..._errors import CorruptRecordError
 from ..._format import read_record
 from ..._format.layout import CONTROL_RECORD, SEAL
 from ..._offset import Offset
-from ..control.control_page import Checkpoint
+from ..control.checkpoints import Checkpoint
 from ..segments.catalog import Segments
 from ..segments.compressed_segment import CompressedSegment, StoredSegment
 from ..segments.segment import Header, Segment

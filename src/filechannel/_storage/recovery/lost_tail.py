@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from ..._format import scan_records
 from ..._format.layout import LENGTH_MASK, PAGE, RECORD_HEADER, RECORD_HEADER_SIZE
 from ..._offset import Offset
-from ..control.control_page import Checkpoint
+from ..control.checkpoints import Checkpoint
 from ..segments.catalog import Segments
 from ..segments.compressed_segment import CompressedSegment, StoredSegment
 from ..segments.segment import Segment

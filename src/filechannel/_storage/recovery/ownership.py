@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..consumers.cursor_file import CONSUMERS
-from ..control.control_page import CONTROL
+from ..control.control_file import CONTROL
 from ..control.lock_file import LOCK, lock_mode
 from ..control.wake_fifos import WAKE_FIFOS
 from ..manifest import MANIFEST

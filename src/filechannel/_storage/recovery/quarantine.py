@@ -143,7 +143,7 @@ class Quarantine:
         if self._control is None:
             make()
         else:
-            self._control.using_reserve(make)
+            self._control.reserve.using(make)
         return self._directory / f"{mark or time.time_ns()}-{name}"
 
     def _note(self, target: Path, reason: str) -> None:

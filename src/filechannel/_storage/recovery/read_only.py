@@ -12,7 +12,9 @@ from pathlib import Path
 
 from ..._errors import CorruptRecordError, StorageError, repair_command
 from ..._format.layout import CONTROL_SIZE
-from ..control.control_page import CONTROL, Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_file import CONTROL
+from ..control.control_page import Control, Tail
 from ..control.process_slots import living_in
 from ..manifest import Manifest
 from ..segments.catalog import Segments
@@ -60,8 +62,8 @@ def open_to_read(files: Files, path: Path, descriptor: int, manifest: Manifest, 
     with ExitStack() as undo:
         control = Control(files, descriptor, writable=False, path=path / CONTROL)
         undo.callback(control.close)
-        control.check_channel(manifest.id)
-        if control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail:
+        control.identity.check_channel(manifest.id)
+        if control.identity.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail:
             if living_in(files, path, descriptor).slots:
                 undo.pop_all()
                 return OpenedToRead(control, None, None)
@@ -108,13 +110,13 @@ def _is_current(
     while True:
         seen = control.write_offset
         is_newest = not is_stale(files, path, control, segments)
-        if is_newest and (control.is_same_mount or _is_reached(control, segments)):
+        if is_newest and (control.identity.is_same_mount or _is_reached(control, segments)):
             return True
         is_open = bool(living_in(files, path, descriptor).slots)
         if control.write_offset == seen and not is_open:
             return False
         # A writer has opened the channel in the meantime, and changed what was compared.
-        if not (control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail):
+        if not (control.identity.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail):
             return False
         if is_open:
             return True
@@ -123,7 +125,7 @@ def _is_current(
 
 def _is_reached(control: Control, segments: Segments) -> bool:
     """Return whether valid records lead from the checkpoint to the tail."""
-    checkpoint = control.checkpoint()
+    checkpoint = control.checkpoints.newest()
     with suppress(CorruptRecordError):
         return checkpoint is not None and find_end(segments, checkpoint).offset >= control.write_offset
     return False
@@ -139,14 +141,14 @@ def _end_after(segments: Segments, checkpoint: Checkpoint, *, finished: bool) ->
 
 def _as_recovered(files: Files, path: Path, control: Control, segments: Segments) -> tuple[Control, Unreachable | None]:
     """Publish, in a private copy of the page, the valid records that follow the last checkpoint."""
-    checkpoint = control.checkpoint()
+    checkpoint = control.checkpoints.newest()
     if checkpoint is None:
         raise StorageError(f"{path / CONTROL} does not say where the log ends; {repair_command(path)} finds it")
     checkpoint = not_before_compressed(segments, checkpoint)
     unreachable = find_unreachable(files, segments, _end_after(segments, checkpoint, finished=False))
     cut = _end_after(segments, checkpoint, finished=True) if unreachable is None else unreachable.end
     tail = Tail(cut.offset, cut.sequence, segments.covering(cut.offset) or cut.offset)
-    control.disown(boot_id())
+    control.identity.disown(boot_id())
     control.poisoned_before = 0  # as recovery sets it
     control.start_over(tail, checkpoint.oldest, sealed=cut.sealed)
     return control, unreachable

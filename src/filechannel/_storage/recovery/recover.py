@@ -28,7 +28,9 @@ from ..._offset import LogPosition, Offset
 from ..._options import Durability
 from ..consumers.cursor_file import CONSUMERS
 from ..consumers.cursors import Cursors
-from ..control.control_page import CONTROL, Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_file import CONTROL
+from ..control.control_page import Control, Tail
 from ..manifest import Manifest
 from ..producers.producer_positions import PRODUCERS, erase_unpublished
 from ..segments.catalog import Segments
@@ -60,12 +62,12 @@ def recover_if_needed(
     tail, end = _trusted_tail(control, manifest), None
     if tail is not None and is_stale(files, path, control, segments):
         _logger.warning("%s: %s is older than the other files; recovering as after a power cut", path, CONTROL)
-        control.disown(boot_id())
+        control.identity.disown(boot_id())
         tail = None
-    elif tail is not None and not control.is_same_mount:
+    elif tail is not None and not control.identity.is_same_mount:
         if manifest.options.durability == Durability.FSYNC and is_confirmed(control, segments):
             end = tail.offset  # nothing beyond it was ever visible, so no gap is needed
-        control.disown(boot_id())
+        control.identity.disown(boot_id())
         tail = None
     if tail is not None:
         if control.reserved_end > tail.offset or control.is_gap_pending:
@@ -80,13 +82,13 @@ def recover_if_needed(
 
 def _trusted_tail(control: Control, manifest: Manifest) -> Tail | None:
     """Return the end of the log if the control page was written for this channel and in this boot; else None."""
-    is_ours = control.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail
+    is_ours = control.identity.belongs_to(bytes.fromhex(manifest.id), boot_id()) and control.has_tail
     return control.tail() if is_ours else None
 
 
 def _is_intact(control: Control, segments: Segments, tail: Tail) -> bool:
     """Return whether the control page agrees with the segments."""
-    begins, oldest, checkpoint = segments.begins, control.oldest_offset, control.checkpoint()
+    begins, oldest, checkpoint = segments.begins, control.oldest_offset, control.checkpoints.newest()
     if checkpoint is None or oldest > tail.offset:
         return False
     if oldest not in (checkpoint.oldest, tail.offset) and oldest not in begins:
@@ -117,7 +119,7 @@ class Recovery:
             mode,
             locks,
             StoreEvents(),
-            create=control.using_reserve,
+            create=control.reserve.using,
             count_change=control.count_registration,
             check_directory=partial(segments.names.check_directory, control),
         )
@@ -140,7 +142,7 @@ class Recovery:
         cut = self._quarantine_rest(cut)
         oldest = min(checkpoint.oldest, cut.offset)
         tail = Tail(cut.offset, cut.sequence, self._segments.covering(cut.offset) or cut.offset)
-        if not self._control.is_of_boot(boot_id()):
+        if not self._control.identity.is_of_boot(boot_id()):
             self._control.poisoned_before = 0  # after a reboot, what can be read is what is on disk
         self._control.start_over(tail, oldest, sealed=cut.sealed)
         self._move_cursors(tail)
@@ -150,7 +152,7 @@ class Recovery:
             # Needed for a trusted tail, too: once the next segment is created, a process that opens the channel alone
             # does not trust the tail any more, and the last checkpoint may be older than the lost messages.
             self._files.flush_directory(self._segments.directory)
-            self._control.write_checkpoint(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
+            self._control.checkpoints.write(Checkpoint(cut.offset, cut.sequence, oldest, cut.sealed))
         if not cut.sealed:
             return Offset(max(cut.offset, used))
         self._remove_after(cut.offset)
@@ -158,7 +160,7 @@ class Recovery:
 
     def _checkpoint(self, trusted: Tail | None) -> Checkpoint:
         """Return the offset up to which the log was complete: the trusted tail, or else the last checkpoint."""
-        checkpoint = self._control.checkpoint() or self._first_checkpoint()
+        checkpoint = self._control.checkpoints.newest() or self._first_checkpoint()
         if trusted is None:
             return checkpoint
         oldest = self._control.oldest_offset
@@ -183,7 +185,7 @@ class Recovery:
         return checkpoint
 
     def _drop_unreadable_segments(self) -> None:
-        checkpoint = self._control.checkpoint()
+        checkpoint = self._control.checkpoints.newest()
         oldest = 0 if checkpoint is None else checkpoint.oldest
         for begin in self._segments.begins:
             if begin < oldest:

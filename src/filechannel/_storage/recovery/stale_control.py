@@ -51,7 +51,8 @@ from ..._errors import CorruptRecordError
 from ..._format.layout import LARGEST_OFFSET, OFFSET_GAP
 from ..._offset import Offset
 from ..consumers.cursor_file import CONSUMERS, offsets_in_consumers
-from ..control.control_page import Checkpoint, Control, Tail
+from ..control.checkpoints import Checkpoint
+from ..control.control_page import Control, Tail
 from ..producers.producer_positions import PRODUCERS, offsets_in_producers
 from ..segments.catalog import Segments
 from ..segments.compressed_segment import CompressedSegment
@@ -88,7 +89,7 @@ def is_older_than_log(control: Control, segments: Segments) -> bool:
 
 
 def _has_segment_beyond(control: Control, segments: Segments, limit: int) -> bool:
-    checkpoint = control.checkpoint()
+    checkpoint = control.checkpoints.newest()
     beyond = {begin for begin in segments.begins if begin > limit}
     if checkpoint is not None and checkpoint.offset > limit:
         beyond.add(checkpoint.offset)
@@ -103,7 +104,7 @@ def _has_batch_beyond(control: Control, segments: Segments, tail: Tail, limit: i
 
 def is_confirmed(control: Control, segments: Segments) -> bool:
     """Return whether valid records lead from the checkpoint exactly to the tail, and nothing lies beyond it."""
-    checkpoint, tail = control.checkpoint(), control.tail()
+    checkpoint, tail = control.checkpoints.newest(), control.tail()
     if checkpoint is None or control.is_gap_pending or max([checkpoint.offset, *segments.begins]) > tail.offset:
         return False
     with suppress(CorruptRecordError):

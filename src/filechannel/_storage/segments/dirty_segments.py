@@ -110,7 +110,7 @@ class DirtySegments:
 
     def add_inherited(self) -> None:
         """Add all segments after the checkpoint: earlier writers may have left them without a flush."""
-        checkpoint = self._control.checkpoint()
+        checkpoint = self._control.checkpoints.newest()
         flushed = 0 if checkpoint is None else checkpoint.offset
         for begin in self._catalog.begins:
             following = self._catalog.following(begin)

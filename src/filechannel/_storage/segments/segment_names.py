@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final, final
 
-from ..control.control_page import CONTROL, Control, replaced
+from ..control.control_file import CONTROL, replaced
+from ..control.control_page import Control
 from ..system.mapped_files import OpenFile
 from ..system.os_calls import Files
 
@@ -36,7 +37,7 @@ class SegmentNames:
         The channel itself may have been moved: its directory is found as the parent of this one.
         """
         directory = self.open_directory()
-        control.check_name(directory, _CONTROL_ABOVE)
+        control.file.check_name(directory, _CONTROL_ABOVE)
         if not directory.holds(_SEGMENTS_ABOVE, directory.descriptor, directory.inode):
             raise replaced(SEGMENTS)
 

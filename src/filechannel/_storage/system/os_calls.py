@@ -1,10 +1,6 @@
 """All operating system calls, behind one interface, which tests replace to make any call fail or tear.
 
-A channel's directory is not trusted: a user who can write to it, or who supplied it, may have put anything there. So
-paths are resolved in two parts. The path of the channel itself comes from the caller, and links in it are followed.
-Below it, no link is followed: the directory that holds a name is opened with `O_NOFOLLOW`, component by component, and
-the operation is relative to that descriptor. So replacing a directory by a link meanwhile has no effect. A file
-directly in the channel's directory needs no descriptor: only its last component does not come from the caller.
+`confined_paths` says which links are followed: none inside a channel.
 
 Files are opened without following a link and without waiting for the other end of a FIFO, and must be regular. A file
 that is written in place must have all its names inside the channel: otherwise the write would change a file elsewhere.
@@ -31,6 +27,8 @@ from typing import final
 from ..._errors import DiskFullError, UnexpectedFileError
 from ..._format import Guard, Map, ensured, link_count, mount_id, named_inode, show_file
 from ..._format.layout import PAGE
+from .confined_paths import DIRECTORY, KINDS, ChannelRoot, ParentDirectory, channel_of, kind_of
+from .missing_blocks import missing_blocks
 
 _FLOCK = struct.Struct("hhqqi")
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
@@ -38,26 +36,11 @@ _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
 REPLACING = ".new"
 """The suffix of the temporary name of a file that is to replace another one."""
 _FIFO_SIZE = 65536
-_FIEMAP = 0xC020660B  # FS_IOC_FIEMAP, _IOWR('f', 11, struct fiemap)
-_FIEMAP_HEAD = struct.Struct("QQIIII")  # start, length, flags, extents found, extents requested, zero
-_FIEMAP_EXTENT = struct.Struct("Q8xQ16xI12x")  # start, length, flags
-_FIEMAP_LAST, _FIEMAP_SHARED = 0x1, 0x2000
-_FIEMAP_COUNT = 16  # extents per call
 _XFS_GEOMETRY = 0x8070587C  # XFS_IOC_FSGEOMETRY_V4, which every version of XFS supports, and no other file system
 _XFS_CREATION_SPACE = 192 << 10
-_DIRECTORY = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOT_A_FILE = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV)
 """The errors of opening something other than a regular file: a link, a directory, a socket, a missing device."""
-_KINDS = {
-    stat.S_IFREG: "a regular file",
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFDIR: "a directory",
-    stat.S_IFIFO: "a FIFO",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
 QUARANTINE = "quarantine"
 """The directory of a channel in which files may be kept under another name."""
 _IN_MEMORY = ("tmpfs", "ramfs")
@@ -88,98 +71,7 @@ def directory_mode(mode: int) -> int:
     return mode | (mode & 0o444) >> 2
 
 
-@final
-class _Root:
-    """The open directory of a channel: names below it are looked up in this directory, wherever its path leads now.
-
-    It is closed with the last reference, so that no call can use the descriptor after that.
-    """
-
-    __slots__ = ("descriptor",)
-
-    def __init__(self, path: str) -> None:
-        self.descriptor = -1
-        self.descriptor = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-
-    def __del__(self, close: Callable[[int], None] = os.close) -> None:
-        """Close the descriptor."""
-        if self.descriptor >= 0:
-            close(self.descriptor)
-
-
-@final
-class _Parent:
-    """The directory that holds a name: entering it returns the name to use, and the descriptor it is relative to."""
-
-    __slots__ = ("_base", "_descriptor", "_pinned", "_roots", "_text")
-
-    def __init__(self, path: Path, roots: frozenset[str], pinned: Mapping[str, _Root]) -> None:
-        self._text = os.fspath(path)
-        self._roots = roots
-        self._pinned = pinned
-        self._base: _Root | None = None
-        self._descriptor: int | None = None
-
-    @property
-    def _at(self) -> int | None:
-        """The descriptor that the next component is relative to."""
-        return self._descriptor if self._descriptor is not None or self._base is None else self._base.descriptor
-
-    def __enter__(self) -> tuple[str, int | None]:
-        directory, _, name = self._text.rpartition("/")
-        below, step = list[str](), ""
-        at = directory
-        while at and at not in self._roots:
-            at, _, part = at.rpartition("/")
-            below.append(part)
-        if not at or self._text in self._roots:
-            return self._text, None  # outside a channel, or the path of a channel itself
-        self._base = self._pinned.get(at)
-        if not below:
-            return (self._text, None) if self._base is None else (name, self._base.descriptor)
-        try:
-            while below:
-                at = f"{at}/{below[-1]}"
-                step = at if self._at is None else below[-1]
-                descriptor = os.open(step, os.O_PATH | _DIRECTORY, dir_fd=self._at)
-                self.__exit__()
-                self._descriptor = descriptor
-                below.pop()
-        except NotADirectoryError:
-            found = _kind(step, self._at)
-            self.__exit__()
-            if found == "nothing":
-                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), at) from None
-            raise UnexpectedFileError(at, found, "a directory", channel=_channel_of(at, self._roots)) from None
-        except OSError as error:
-            self.__exit__()
-            error.filename = at
-            raise
-        return name, self._descriptor
-
-    def __exit__(self, _kind: object = None, error: BaseException | None = None, _trace: object = None) -> None:
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
-        if isinstance(error, OSError) and error.filename is not None and (descriptor is not None or self._base):
-            error.filename = self._text  # the path that the caller passed
-
-
 _MOUNTS = Path("/proc/self/mountinfo")
-
-
-def _channel_of(path: str, roots: frozenset[str]) -> str | None:
-    while path and path not in roots:
-        path = path.rpartition("/")[0]
-    return path or None
-
-
-def _kind(name: str, directory: int | None) -> str:
-    """Return what kind of file has a name, in words."""
-    try:
-        return _KINDS[stat.S_IFMT(os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode)]
-    except OSError:
-        return "nothing"
 
 
 class Files:
@@ -189,7 +81,7 @@ class Files:
     """
 
     _roots: frozenset[str] = frozenset()
-    _pinned: Mapping[str, _Root] = MappingProxyType({})
+    _pinned: Mapping[str, ChannelRoot] = MappingProxyType({})
 
     def confine(self, channel: Path) -> None:
         """From now on, follow no link below the directory of a channel; links on the way to it are followed."""
@@ -203,15 +95,15 @@ class Files:
         Otherwise, if another channel replaces the directory while the channel is opened, files of both would be mixed.
         """
         text = os.fspath(channel)
-        self._pinned = {**self._pinned, text: _Root(text)}
+        self._pinned = {**self._pinned, text: ChannelRoot(text)}
 
     def unpin(self, channel: Path) -> None:
         """Look names up by their paths again."""
         text = os.fspath(channel)
         self._pinned = {root: pinned for root, pinned in self._pinned.items() if root != text}
 
-    def _parent(self, path: Path) -> _Parent:
-        return _Parent(path, self._roots, self._pinned)
+    def _parent(self, path: Path) -> ParentDirectory:
+        return ParentDirectory(path, self._roots, self._pinned)
 
     def _status(self, path: Path) -> os.stat_result:
         with self._parent(path) as (name, directory):
@@ -219,12 +111,12 @@ class Files:
 
     def _is_inside(self, path: Path) -> bool:
         """Return whether a path lies below that of a channel."""
-        return _channel_of(os.fspath(path).rpartition("/")[0], self._roots) is not None
+        return channel_of(os.fspath(path).rpartition("/")[0], self._roots) is not None
 
     def _unexpected(
         self, path: Path, found: str, wanted: str = "a regular file", *, linked: bool = False
     ) -> UnexpectedFileError:
-        channel = _channel_of(os.fspath(path), self._roots)
+        channel = channel_of(os.fspath(path), self._roots)
         return UnexpectedFileError(path, found, wanted, channel=channel, linked=linked)
 
     def exists(self, path: Path) -> bool:
@@ -242,12 +134,12 @@ class Files:
     def other_kind(self, path: Path) -> str | None:
         """Return what kind of file is at a path, in words, unless it is a regular file or does not exist."""
         mode = self.mode_of(path)
-        return None if not mode or stat.S_ISREG(mode) else _KINDS[stat.S_IFMT(mode)]
+        return None if not mode or stat.S_ISREG(mode) else KINDS[stat.S_IFMT(mode)]
 
     def other_directory(self, path: Path) -> str | None:
         """Return what kind of file is at a path, in words, unless it is a directory or does not exist."""
         mode = self.mode_of(path)
-        return None if not mode or stat.S_ISDIR(mode) else _KINDS[stat.S_IFMT(mode)]
+        return None if not mode or stat.S_ISDIR(mode) else KINDS[stat.S_IFMT(mode)]
 
     def mode_of(self, path: Path) -> int:
         """Return the `st_mode` of a path, which has the file type and the permissions; 0 if it does not exist."""
@@ -280,12 +172,12 @@ class Files:
 
     def open_directory(self, path: Path) -> int:
         """Return a descriptor of a directory, to list it or to flush its names."""
-        flags = os.O_RDONLY | (_DIRECTORY if self._is_inside(path) else os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | (DIRECTORY if self._is_inside(path) else os.O_DIRECTORY | os.O_CLOEXEC)
         with self._parent(path) as (name, directory):
             try:
                 return os.open(name, flags, dir_fd=directory)
             except NotADirectoryError:
-                found = _kind(name, directory)
+                found = kind_of(name, directory)
                 if not self._is_inside(path) or found == "nothing":
                     raise
                 raise self._unexpected(path, found, "a directory") from None
@@ -311,7 +203,7 @@ class Files:
         then. So only an empty directory of this user is given away. It lies in a directory that the new owner can
         change anyway.
         """
-        descriptor = os.open(name, os.O_PATH | _DIRECTORY, dir_fd=parent)
+        descriptor = os.open(name, os.O_PATH | DIRECTORY, dir_fd=parent)
         try:
             # The set-group-ID bit, which makes files inside belong to the group of the parent, stays as it was
             # inherited. The mode is not set by fchmod: the umask may keep us from opening the directory for reading.
@@ -368,14 +260,14 @@ class Files:
 
     def _owner_of_channel(self, path: Path) -> tuple[int, int] | None:
         """Return user and group of the channel's directory if this process is root and the channel is not root's."""
-        if os.geteuid() or (channel := _channel_of(os.fspath(path).rpartition("/")[0], self._roots)) is None:
+        if os.geteuid() or (channel := channel_of(os.fspath(path).rpartition("/")[0], self._roots)) is None:
             return None
         status = os.stat(channel)
         return (status.st_uid, status.st_gid) if status.st_uid else None
 
     def _explained(self, path: Path, name: str, directory: int | None, error: OSError) -> OSError:
         """Return an error that names the kind of a file that could not be opened, if it is not a regular one."""
-        if error.errno in _NOT_A_FILE and (found := _kind(name, directory)) not in ("a regular file", "nothing"):
+        if error.errno in _NOT_A_FILE and (found := kind_of(name, directory)) not in ("a regular file", "nothing"):
             return self._unexpected(path, found)
         return error
 
@@ -384,7 +276,7 @@ class Files:
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise self._unexpected(path, _KINDS[stat.S_IFMT(status.st_mode)])
+                raise self._unexpected(path, KINDS[stat.S_IFMT(status.st_mode)])
             if writable and (found := self._with_names_elsewhere(path, status)) is not None:
                 raise self._unexpected(path, found, "one of its own", linked=True)
         except BaseException:
@@ -402,7 +294,7 @@ class Files:
 
     def _with_names_elsewhere(self, path: Path, status: os.stat_result) -> str | None:
         """Describe a file that has names other than in its own directory and the quarantine; None if it has none."""
-        channel = _channel_of(os.fspath(path.parent), self._roots)
+        channel = channel_of(os.fspath(path.parent), self._roots)
         if status.st_nlink <= 1 or channel is None:
             return None
         found = 0
@@ -707,7 +599,7 @@ class Files:
             try:
                 os.posix_fallocate(descriptor, position, size)
             except OSError as error:
-                if error.errno not in _NO_SPACE or (missing := _missing(descriptor, position, size)) is None:
+                if error.errno not in _NO_SPACE or (missing := missing_blocks(descriptor, position, size)) is None:
                     raise
                 for start, stop in missing:
                     os.posix_fallocate(descriptor, start, stop - start)
@@ -873,42 +765,6 @@ class Files:
             if fields.split(" ", 3)[2] == wanted:
                 return rest.split(" ", 1)[0]
         return ""
-
-
-def _missing(descriptor: int, position: int, size: int) -> list[tuple[int, int]] | None:
-    """Return the parts of a range without disk space, as (start, stop); None if the file system cannot report them.
-
-    Blocks that were reserved and never written count as allocated; `SEEK_HOLE` would report them as a hole. Blocks that
-    are shared with another file (`cp --reflink`) count as missing: a store needs a block of its own.
-    """
-    missing: list[tuple[int, int]] = []
-    stop = position + size
-    while position < stop:
-        try:
-            extents = _extents(descriptor, position, stop)
-        except OSError:
-            return None
-        for start, length, flags in extents:
-            if start > position:
-                missing.append((position, min(start, stop)))
-            if flags & _FIEMAP_SHARED:
-                missing.append((max(start, position), min(start + length, stop)))
-            position = max(position, start + length)
-        if not extents or extents[-1][2] & _FIEMAP_LAST:
-            break
-    if position < stop:
-        missing.append((position, stop))
-    return missing
-
-
-def _extents(descriptor: int, start: int, stop: int) -> list[tuple[int, int, int]]:
-    """Return the first extents in a range of a file, each as (start, length, flags)."""
-    answer = bytearray(_FIEMAP_HEAD.pack(start, stop - start, 0, 0, _FIEMAP_COUNT, 0))
-    answer += bytes(_FIEMAP_COUNT * _FIEMAP_EXTENT.size)
-    fcntl.ioctl(descriptor, _FIEMAP, answer)
-    count = _FIEMAP_HEAD.unpack_from(answer)[3]
-    positions = range(_FIEMAP_HEAD.size, _FIEMAP_HEAD.size + count * _FIEMAP_EXTENT.size, _FIEMAP_EXTENT.size)
-    return [_FIEMAP_EXTENT.unpack_from(answer, position) for position in positions]
 
 
 def _path_of(descriptor: int) -> Path:
