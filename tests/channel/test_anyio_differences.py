@@ -108,7 +108,7 @@ async def test_the_smallest_size(make_pair: MakePair[int]) -> None:
             Capacity(max_messages=0)
 
 
-async def test_what_is_received(make_pair: MakePair[Order]) -> None:
+async def test_what_a_receiver_gets(make_pair: MakePair[Order]) -> None:
     """The very object comes out of a memory stream, an equal one out of a channel."""
     order = Order(1)
     async with make_pair(Order) as pair:
@@ -130,7 +130,7 @@ async def test_an_item_of_another_type(make_pair: MakePair[Order]) -> None:
                 pair.rx.receive_nowait()
 
 
-async def test_another_stream_to_the_same_items(make_pair: MakePair[int]) -> None:
+async def test_a_second_receiver(make_pair: MakePair[int]) -> None:
     """Both have clones. A channel has other names too, each with every message, and one owner a name."""
     async with make_pair(int) as pair:
         with pair.rx.clone():
@@ -143,14 +143,14 @@ async def test_another_stream_to_the_same_items(make_pair: MakePair[int]) -> Non
                 assert (await pair.rx.receive(), await audit.receive()) == (1, 1)
 
 
-async def test_what_send_nowait_returns(make_pair: MakePair[int]) -> None:
+async def test_the_result_of_send_nowait(make_pair: MakePair[int]) -> None:
     """`send_nowait` returns None for a memory stream, and the offset of the message for a channel."""
     async with make_pair(int) as pair:
         before = pair.channel.statistics().write_offset if pair.channel else None
         assert pair.tx.send_nowait(1) == before
 
 
-async def test_how_often_others_run(make_pair: MakePair[int]) -> None:
+async def test_when_other_tasks_run(make_pair: MakePair[int]) -> None:
     """Every call gives way to other tasks; on a channel those that need not wait do so about once a millisecond."""
     turns = 0
     async with make_pair(int) as pair, anyio.create_task_group() as group:
@@ -171,7 +171,7 @@ async def test_how_often_others_run(make_pair: MakePair[int]) -> None:
         group.cancel_scope.cancel()
 
 
-async def test_an_item_that_is_there_in_a_cancelled_scope(make_pair: MakePair[int]) -> None:
+async def test_receiving_in_a_cancelled_scope_when_an_item_is_available(make_pair: MakePair[int]) -> None:
     """A memory stream always looks for a cancellation first; a channel does where it waits, or gives way."""
     received: list[int] = []
     async with make_pair(int) as pair:
@@ -203,7 +203,7 @@ async def test_sending_in_a_cancelled_scope(make_pair: MakePair[int]) -> None:
     assert (returned > 0) == (pair.channel is not None)
 
 
-async def test_the_end_of_a_stapled_stream(make_pair: MakePair[int]) -> None:
+async def test_send_eof_of_a_stapledobjectstream(make_pair: MakePair[int]) -> None:
     """`send_eof` of a stapled stream closes the sender, which ends a memory stream and not a channel."""
     async with make_pair(int) as pair:
         await StapledObjectStream(pair.tx, pair.rx).send_eof()
@@ -225,7 +225,7 @@ async def test_a_stream_that_is_not_closed(make_pair: MakePair[int]) -> None:
                 clone.send_nowait(1)
 
 
-async def test_the_figures_of_a_stream_are_figures_of_the_channel(make_pair: MakePair[int]) -> None:
+async def test_the_statistics_of_a_stream(make_pair: MakePair[int]) -> None:
     """What `statistics()` of a memory stream says, a channel says with the names of the page's table."""
     async with make_pair(int, 3) as pair:
         clones = pair.tx.clone(), pair.rx.clone()
