@@ -96,6 +96,7 @@ ELSEWHERE = {
 }
 CONSTANTS = {
     "largest offset": layout.LARGEST_OFFSET,
+    "largest generation": layout.LARGEST_GENERATION,
     "largest time": layout.LARGEST_TIME,
     "format version": layout.FORMAT_VERSION,
     "page": layout.PAGE,

@@ -15,6 +15,8 @@ PAGE: Final = 4096
 CACHE_LINE: Final = 64
 LARGEST_OFFSET: Final = 1 << 62
 """No offset and no sequence is larger, so that additions do not overflow a signed word. A larger one is damaged."""
+LARGEST_GENERATION: Final = (1 << 63) - 1
+"""No slot of a stored position or checkpoint has a higher generation, so that the next one fits, too."""
 LARGEST_TIME: Final = 1 << 63
 """The largest time of an index entry: the year 2262."""
 

@@ -696,6 +696,23 @@ def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Bac
         assert payloads_of(store) == [b"safe"]
 
 
+def test_a_flush_may_fail_while_a_sender_asks_whether_its_message_is_lost(path: Path) -> None:
+    """The sender gets its answer although another thread records a failed flush in the middle of the question."""
+    error = StorageError("lost")
+
+    class FailingMeanwhile(tuple[int, ...]):
+        def __contains__(self, offset: object) -> bool:
+            flusher._lost.append((range(100, 200), error))
+            return False
+
+    with opened(path, FSYNC) as store:
+        flusher = store.flusher
+        flusher._lost.append((FailingMeanwhile(), error))  # type: ignore[arg-type]
+        flusher._lost.append((range(10, 20), error))
+        assert flusher.known_loss(15) is error
+        flusher._lost.clear()
+
+
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")
 @pytest.mark.parametrize("look", ["covering", "get"])
 def test_a_message_that_was_consumed_in_between_was_not_lost(

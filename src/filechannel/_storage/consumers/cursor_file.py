@@ -26,6 +26,7 @@ from ..._format.layout import (
     GROUP_INITIALIZED,
     GROUP_NEXT,
     HOLDER,
+    LARGEST_GENERATION,
     LARGEST_OFFSET,
     ORIGIN,
     ORIGIN_CHECKED,
@@ -42,7 +43,6 @@ HEAD_SIZE = CURSOR_DEPARTURE + DEPARTURE.size
 _SUFFIX = ".cursor"
 _GROUP_SUFFIX = ".group"
 _LONGEST_NAME = 200
-_LARGEST_GENERATION = (1 << 63) - 1
 
 
 def file_name(name: str) -> str:
@@ -120,7 +120,7 @@ def read_position(content: Buffer) -> StoredPosition | None:
 
 def _is_whole(generation: int, offset: int, sequence: int, time: int, crc: int) -> bool:
     """Return whether a slot is valid: completely written, and every field in range."""
-    fits = 0 < generation <= _LARGEST_GENERATION and offset <= LARGEST_OFFSET and sequence <= LARGEST_OFFSET
+    fits = 0 < generation <= LARGEST_GENERATION and offset <= LARGEST_OFFSET and sequence <= LARGEST_OFFSET
     return fits and crc == crc32c(CURSOR_CHECKED.pack(generation, offset, sequence, time))
 
 

@@ -13,6 +13,7 @@ from ..._format.layout import (
     CHECKPOINT_CHECKED,
     CHECKPOINT_SLOTS,
     FLUSHING_CONTROL,
+    LARGEST_GENERATION,
     LARGEST_OFFSET,
     PAGE,
     STATE_SEALED,
@@ -21,8 +22,6 @@ from ..._offset import Offset
 from ..system.mapped_files import check_storable
 from .control_file import ControlFile
 from .running_flushes import RunningFlushes
-
-_LARGEST_GENERATION = (1 << 63) - 1  # so that the next generation fits, too
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ class Checkpoints:
     def _at(self, slot: int) -> tuple[int, int, int, int, int] | None:
         *fields, crc = CHECKPOINT.unpack_from(self._map, slot)
         generation, offset, sequence, oldest, _, state = fields
-        fits = 0 < generation <= _LARGEST_GENERATION and max(offset, sequence, oldest) <= LARGEST_OFFSET
+        fits = 0 < generation <= LARGEST_GENERATION and max(offset, sequence, oldest) <= LARGEST_OFFSET
         is_whole = fits and crc == crc32c(CHECKPOINT_CHECKED.pack(*fields))
         return (generation, offset, sequence, oldest, state) if is_whole else None
 

@@ -30,6 +30,7 @@ from ..._format import Mutex, crc32c
 from ..._format.layout import (
     CONTROL_IDENTITY,
     CONTROL_RECORD,
+    LARGEST_GENERATION,
     LARGEST_OFFSET,
     POSITION,
     POSITION_CHECKED,
@@ -67,9 +68,6 @@ class ProducerPosition:
     def is_possible(self) -> bool:
         """Whether there can be such offsets and sequences; others are damage."""
         return max(self.record, self.offset, self.sequence) <= LARGEST_OFFSET
-
-
-_LARGEST_GENERATION = (1 << 63) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +182,7 @@ class Producer:
         """Fill the slot that is not *valid*, and make it the newest one."""
         index = 0 if valid is None else 1 - valid.index
         generation = slots[-1].generation + 1 if slots else 1
-        if generation > _LARGEST_GENERATION:  # reached only by a damaged file: a larger generation would not be read
+        if generation > LARGEST_GENERATION:  # reached only by a damaged file: a larger generation would not be read
             generation = self._renumber(valid, 1 - index)
         self._fill(index, generation, position, self._log.identity)
 
@@ -238,7 +236,7 @@ def slots_in(content: Buffer) -> list[Slot]:
     found: list[Slot] = []
     for index, slot in enumerate(POSITION_SLOTS):
         *fields, crc = POSITION.unpack_from(content, slot)
-        if 0 < fields[0] <= _LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
+        if 0 < fields[0] <= LARGEST_GENERATION and crc == crc32c(POSITION_CHECKED.pack(*fields)):
             generation, record, origin, offset, sequence, identity = fields
             position = ProducerPosition(Offset(record), origin, offset, sequence)
             found += [Slot(generation, index, position, identity)] if position.is_possible else []

@@ -468,11 +468,6 @@ class Files:
         status = os.statvfs(path)
         return status.f_blocks * status.f_frsize
 
-    def identity(self, descriptor: int) -> tuple[int, int]:
-        """Return (device, inode) of an open file."""
-        status = os.fstat(descriptor)
-        return status.st_dev, status.st_ino
-
     def mount(self, descriptor: int) -> int:
         """Return the id of the mount that a file was opened through, which is never reused; 0 if it is unknown.
 
