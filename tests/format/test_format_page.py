@@ -201,7 +201,7 @@ def test_a_crc_covers_everything_before_it(checked: str, name: str) -> None:
 
 def test_the_constants_are_those_of_the_page() -> None:
     """All constants of the code are those of the page."""
-    assert {row["name"]: float(row["value"]) for row in PAGE_TABLES["constants"]} == CONSTANTS
+    assert {row["name"]: int(row["value"]) for row in PAGE_TABLES["constants"]} == CONSTANTS
 
 
 def test_the_word_has_these_bits() -> None:

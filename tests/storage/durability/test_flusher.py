@@ -700,7 +700,7 @@ def test_a_flush_may_fail_while_a_sender_asks_whether_its_message_is_lost(path: 
     """The sender gets its answer although another thread records a failed flush in the middle of the question."""
     error = StorageError("lost")
 
-    class FailingMeanwhile(tuple[int, ...]):
+    class FailingMeanwhile:
         def __contains__(self, offset: object) -> bool:
             flusher._lost.append((range(100, 200), error))
             return False

@@ -83,14 +83,14 @@ class Control:
         private: bool = False,
         path: Path = Path(CONTROL),
     ) -> None:
-        self.file = ControlFile(files, descriptor, path)
-        self.reserve = ControlReserve(self.file)
+        self.file: ControlFile = ControlFile(files, descriptor, path)
+        self.reserve: ControlReserve = ControlReserve(self.file)
         if writable and not private and not self.reserve.allocate():
             self.file.allocate(CONTROL_SIZE)
         self.map: mmap.mmap = self.file.map(CONTROL_SIZE, writable=writable, private=private)
-        self.identity = ControlIdentity(self.file, self.map)
-        self.running_flushes = RunningFlushes(self.map)
-        self.checkpoints = Checkpoints(self.file, self.map, self.running_flushes)
+        self.identity: ControlIdentity = ControlIdentity(self.file, self.map)
+        self.running_flushes: RunningFlushes = RunningFlushes(self.map)
+        self.checkpoints: Checkpoints = Checkpoints(self.file, self.map, self.running_flushes)
 
     def close(self) -> None:
         """Unmap the file, or if another thread is using the map in a call, unmap it when that call returns.
