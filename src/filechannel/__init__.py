@@ -61,7 +61,7 @@ from ._errors import (
     UnsupportedFormatError,
     UntrustedChannelError,
 )
-from ._maintenance.background.reclaim_by_retention import Pin
+from ._maintenance.background.plan_reclaim import Pin
 from ._offset import Offset
 from ._options import Capacity, ChannelOptions, Compression, Durability, Retention
 

@@ -13,7 +13,7 @@ from anyio import ClosedResourceError, EndOfStream, WouldBlock
 from filechannel import AckError, ChannelOptions, LeaseExpiredError, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import GROUP_ENTRIES, GROUP_LOCK, LOCK_SLOT_SHIFT
-from filechannel._storage.consumers.group_file import Group
+from filechannel._storage.consumers.group_cursor import Group
 from filechannel._storage.writable_store import WritableStore
 from filechannel._wakeup import waiters
 from filechannel.blocking import Acknowledgable, FileChannel, GroupReceiver, open_channel

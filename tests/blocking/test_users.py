@@ -14,7 +14,7 @@ import pytest
 from filechannel import ChannelOptions, Compression, StorageError, UnexpectedFileError, UntrustedChannelError
 from filechannel._format import PURE
 from filechannel._maintenance.background.compress_segment import compress
-from filechannel._maintenance.background.reclaim_on_request import gc
+from filechannel._maintenance.background.reclaim_now import gc
 from filechannel._storage.system.os_calls import Files
 from filechannel.blocking import FileChannel, open_channel
 from tests.blocking.users import GROUP, READER, WRITER, as_root, locking_everything, run_as, share_with_group

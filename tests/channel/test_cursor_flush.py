@@ -25,7 +25,7 @@ from filechannel import (
     open_channel,
 )
 from filechannel._options import CursorFlush
-from filechannel._storage.consumers.cursor_file import read_position
+from filechannel._storage.consumers.cursor_file_format import read_position
 from filechannel._storage.consumers.cursors import Cursors
 from tests.backends import one_loop
 from tests.channel.gates import Gate

@@ -10,7 +10,7 @@ import pytest
 
 from filechannel import ChannelOptions, DataExpiredError, FileChannel, Pin, Retention, open_channel
 from filechannel._format import PURE
-from filechannel._maintenance.background import reclaim_by_retention
+from filechannel._maintenance.background import plan_reclaim
 from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
 from tests.processes.workers import TIMEOUT
 
@@ -73,7 +73,7 @@ async def test_a_removed_name_releases_its_messages(path: Path) -> None:
 
 async def test_an_idle_channel_gives_its_disk_back(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle channel with waiting receivers frees its disk space, and the receivers get the next message."""
-    monkeypatch.setattr(reclaim_by_retention, "IDLE", 0.0)
+    monkeypatch.setattr(plan_reclaim, "IDLE", 0.0)
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
             for message in MESSAGES[:4]:

@@ -21,7 +21,7 @@ from filechannel import Durability
 from filechannel._errors import Busy
 from filechannel._format import PURE
 from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
-from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.background.plan_reclaim import reclaim_after
 from filechannel._storage import open_stores
 from filechannel._storage.open_stores import STORES
 from tests.channel.steps import Chain, chain, made_of_all

@@ -70,7 +70,7 @@ from filechannel._maintenance.repair.repair import plan_repair
 from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
 from filechannel._storage.archive.archive import open_archive
-from filechannel._storage.consumers.cursor_file import (
+from filechannel._storage.consumers.cursor_file_format import (
     encoded_name,
     is_damaged,
     is_overdue,
@@ -82,7 +82,7 @@ from filechannel._storage.consumers.cursor_file import (
     read_slots,
     read_term,
 )
-from filechannel._storage.consumers.group_file import entry_at, numbers_in, ring_problem
+from filechannel._storage.consumers.group_cursor import entry_at, numbers_in, ring_problem
 from filechannel._storage.control.control_page import Control
 from filechannel._storage.control.process_slots import Processes
 from filechannel._storage.manifest import MANIFEST, Manifest

@@ -18,7 +18,7 @@ import pytest
 
 from filechannel import ChannelOptions, Durability
 from filechannel._format import PURE
-from filechannel._maintenance.background.reclaim_by_retention import IDLE, reclaim_after
+from filechannel._maintenance.background.plan_reclaim import IDLE, reclaim_after
 from filechannel._storage.consumers import low_watermark
 from filechannel._storage.control import control_page, maintenance_lock
 from filechannel._storage.segments import segment

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from filechannel import Retention
 from filechannel._format import NOTHING
-from filechannel._maintenance.background.reclaim_by_retention import IDLE, reclaim_after
+from filechannel._maintenance.background.plan_reclaim import IDLE, reclaim_after
 from filechannel._storage.reading.log_reader import LogReader
 from filechannel._storage.store import Store
 from tests.storage.channels import reader_of

@@ -10,7 +10,7 @@ from random import Random
 from filechannel import ChannelOptions, blocking
 from filechannel._errors import Busy
 from filechannel._maintenance.background.maintenance_thread import MAINTENANCE
-from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.background.plan_reclaim import reclaim_after
 from filechannel._storage.consumers.low_watermark import LowWatermark
 from tests.processes.hooked_files import hooked, stop_here
 from tests.processes.workers import Link

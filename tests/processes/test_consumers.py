@@ -9,7 +9,7 @@ import pytest
 
 import filechannel
 from filechannel import ConsumerBusyError, UnknownConsumerError
-from filechannel._storage.consumers.cursor_file import file_name, read_departure
+from filechannel._storage.consumers.cursor_file_format import file_name, read_departure
 from filechannel.blocking import FileChannel, open_channel
 from tests.processes.tasks import SMALL
 from tests.processes.workers import Link, Workers, until

@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from filechannel import CorruptRecordError, Retention
-from filechannel._maintenance.background.reclaim_on_request import gc
+from filechannel._maintenance.background.reclaim_now import gc
 from filechannel.blocking import open_channel
 from filechannel.spark import read_archive, ship
 from filechannel.spark.open_channels import find_channels, opened, opened_to_read, opened_to_write

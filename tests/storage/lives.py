@@ -24,7 +24,7 @@ from filechannel._format.layout import (
     SEGMENT_HEADER_SIZE,
 )
 from filechannel._maintenance.background.compress_segment import SegmentCompressor
-from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.background.plan_reclaim import reclaim_after
 from filechannel._offset import LogPosition, Offset
 from filechannel._storage.control.control_file import CONTROL
 from filechannel._storage.manifest import MANIFEST

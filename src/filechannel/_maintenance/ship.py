@@ -29,7 +29,7 @@ from .._storage.segments.segment_names import SEGMENTS
 from .._storage.system.os_calls import Files
 from .._storage.writable_store import WritableStore
 from .background.compress_segment import Candidate, SegmentCompressor
-from .background.reclaim_by_retention import reclaim
+from .background.plan_reclaim import reclaim
 
 _logger = logging.getLogger("filechannel")
 

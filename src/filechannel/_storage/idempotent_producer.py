@@ -12,7 +12,7 @@ from typing import Final, final
 from .._format.layout import SINK
 from .._offset import Offset
 from .capacity.backlog import Batch
-from .consumers.cursor_file import encoded_name
+from .consumers.cursor_file_format import encoded_name
 from .log.batch_parts import HeaderRecord, Part
 from .producers.producer_positions import Producer, ProducerPosition
 from .writable_store import WritableStore

@@ -15,7 +15,7 @@ from .._offset import LogPosition
 from .._options import OpenOptions, StoredOptions
 from .capacity.backlog import Backlog
 from .consumers.cursor import Cursor
-from .consumers.cursor_file import CONSUMERS
+from .consumers.cursor_file_format import CONSUMERS
 from .consumers.listing import ConsumerListing
 from .control.channel_directory import ChannelDirectory
 from .control.control_page import Control

@@ -18,8 +18,8 @@ from .._offset import Offset
 from .._options import Durability
 from .capacity.backlog import Backlog
 from .capacity.capacity import CapacityLimit
-from .configuration import Configuration
-from .consumers.cursor_file import CONSUMERS
+from .change_options import Configuration
+from .consumers.cursor_file_format import CONSUMERS
 from .consumers.cursors import Cursors
 from .consumers.expiry import remove_expired
 from .consumers.listing import ConsumerListing
@@ -38,7 +38,7 @@ from .manifest import Manifest
 from .producers.producer_positions import PRODUCERS, Producers
 from .purge import Purge
 from .reading.lookup import LogLookup
-from .reclaim import Reclaim, overtake
+from .remove_oldest_segments import Reclaim, overtake
 from .store import ChannelFiles, Store
 from .store_events import StoreEvents
 from .system.machine import boot_id

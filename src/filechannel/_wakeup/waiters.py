@@ -7,7 +7,7 @@ cleared in between. Waking all waiters is correct: each has its own position, an
 does not use up the wakeup of another one.
 
 Threads sleep on the word itself (futex). Tasks are woken by their event loop: directly by a publisher of this process,
-and through the wake FIFO that the loop watches by a publisher of another process (see `wake_pipe`).
+and through the wake FIFO that the loop watches by a publisher of another process (see `watch_wake_fifo`).
 
 A process that has the channel open read-only cannot set the bit, and polls instead. So do all processes if there is no
 FIFO.
@@ -55,7 +55,7 @@ from .._storage.control.wake_fifos import WakeFifos
 from .._storage.store import Store
 from .._storage.writable_store import WritableStore
 from .event_loops import Waiter, make_future, make_waiter, wake_together
-from .wake_pipe import WakePipe
+from .watch_wake_fifo import WakePipe
 from .watchdog import WATCHDOG
 
 POLL = bool(os.environ.get("FILECHANNEL_POLL"))

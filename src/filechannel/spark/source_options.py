@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSourceReader
 from typing_extensions import TypeForm
 
 from .._offset import Offset
-from .._storage.consumers.cursor_file import encoded_name
+from .._storage.consumers.cursor_file_format import encoded_name
 from .._storage.manifest import MANIFEST
 from .arrow_files import ArrowFiles
 

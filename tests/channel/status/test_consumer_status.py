@@ -26,7 +26,7 @@ from filechannel import (
     blocking,
     open_channel,
 )
-from filechannel._maintenance.read_only_statistics import ConsumerFigures, Watch
+from filechannel._maintenance.watch_channel import ConsumerFigures, Watch
 from filechannel._storage.system.os_calls import Files
 from tests.backends import one_loop
 from tests.storage.boots import Boots

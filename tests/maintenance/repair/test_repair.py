@@ -14,7 +14,7 @@ from filechannel import ChannelLockedError, CorruptRecordError
 from filechannel._format.layout import CURSOR_OWNER
 from filechannel._maintenance.repair.repair import plan_repair, repair
 from filechannel._maintenance.verify.verification import verify
-from filechannel._storage.consumers.cursor_file import Origin, read_origin, read_term
+from filechannel._storage.consumers.cursor_file_format import Origin, read_origin, read_term
 from filechannel._storage.idempotent_producer import IdempotentProducer
 from tests.maintenance.damage import CONSUMED, DAMAGES, SENT, back_up, make_channel, overwrite, segments_of
 from tests.maintenance.stores import consume

@@ -12,7 +12,7 @@ import pytest
 
 from filechannel import ChannelNotFoundError, Durability, NotAChannelError
 from filechannel._format import PURE
-from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
+from filechannel._maintenance.background.plan_reclaim import reclaim_after
 from filechannel._maintenance.repair.repair import plan_repair
 from filechannel._maintenance.verify.verification import verify
 from filechannel._storage.system.os_calls import Files

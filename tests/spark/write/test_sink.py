@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from filechannel import Capacity, ChannelOptions, FileChannelError, Retention
-from filechannel._maintenance.background import reclaim_by_retention
+from filechannel._maintenance.background import plan_reclaim
 from filechannel._storage.log.batch_parts import Records
 from filechannel._storage.producers.staging import Staging
 from filechannel._storage.system.os_calls import Files
@@ -179,7 +179,7 @@ def test_what_failed_attempts_left_is_swept(path: Path) -> None:
 
 def test_a_channel_that_only_spark_writes_to_is_maintained(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each commit reclaims what retention allows, because no other process may open the channel."""
-    monkeypatch.setattr(reclaim_by_retention, "_FLUSH_WAIT_SECONDS", 0.0)  # as if the commits were a second apart
+    monkeypatch.setattr(plan_reclaim, "_FLUSH_WAIT_SECONDS", 0.0)  # as if the commits were a second apart
     fill(path, [], bytes, segment_size=4096, retention=Retention(max_bytes=16384))
     for number in range(40):
         staged = Staging(Files(), path, "group", 0o600).write([Records.of([b"x" * 1000])])

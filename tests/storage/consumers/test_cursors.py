@@ -24,7 +24,7 @@ from filechannel._format.layout import (
 )
 from filechannel._offset import LogPosition, Offset
 from filechannel._storage.consumers.cursor import own
-from filechannel._storage.consumers.cursor_file import (
+from filechannel._storage.consumers.cursor_file_format import (
     StoredPosition,
     file_name,
     group_file_name,

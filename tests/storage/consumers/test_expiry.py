@@ -18,7 +18,7 @@ from filechannel._format.layout import (
     NAME_REMOVER,
     TERM,
 )
-from filechannel._storage.consumers.cursor_file import file_name, is_overdue, read_departure, read_term
+from filechannel._storage.consumers.cursor_file_format import file_name, is_overdue, read_departure, read_term
 from filechannel._storage.consumers.expiry import remove_expired
 from filechannel._storage.consumers.listing import ConsumerListing
 from filechannel._storage.control.lock_file import lock_of

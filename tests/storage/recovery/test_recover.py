@@ -20,7 +20,7 @@ from filechannel._format.layout import (
     SEGMENT_END,
     SEGMENT_HEADER_SIZE,
 )
-from filechannel._storage.consumers.cursor_file import offsets_in_consumers
+from filechannel._storage.consumers.cursor_file_format import offsets_in_consumers
 from filechannel._storage.segments.segment import segment_name
 from filechannel._storage.store import Store
 from filechannel._storage.system.os_calls import Files

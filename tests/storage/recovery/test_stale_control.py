@@ -16,7 +16,7 @@ from filechannel._maintenance.repair.repair import repair
 from filechannel._maintenance.verify.directory_scan import DirectoryScan
 from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
-from filechannel._storage.consumers.cursor_file import offsets_in_consumers
+from filechannel._storage.consumers.cursor_file_format import offsets_in_consumers
 from filechannel._storage.control.checkpoints import Checkpoint
 from filechannel._storage.control.control_file import CONTROL
 from filechannel._storage.recovery.stale_control import is_stale

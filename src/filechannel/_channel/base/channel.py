@@ -34,7 +34,7 @@ from ..lifecycle.open_spec import OpenSpec
 from ..lifecycle.signal_safe_work import do_undisturbed
 from ..lifecycle.store_handle import StoreHandle
 from ..schema.codec import JsonCodec, MsgpackCodec, schema_of
-from ..status.channel_snapshot import take_snapshot
+from ..status.collect_statistics import take_snapshot
 from ..status.consumer_status import Consumer, check_name, list_consumers
 from ..status.statistics import ChannelStatistics
 from ..subscription.group_member import GroupMember

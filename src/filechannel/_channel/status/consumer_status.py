@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias, final
 
 from ..._offset import LogPosition, Offset
-from ..._storage.consumers.cursor_file import StoredPosition
+from ..._storage.consumers.cursor_file_format import StoredPosition
 from ..._storage.consumers.listing import Registration
 from ..._storage.control.lock_holder import Holder
 from ..._storage.control.process_slots import holder_at

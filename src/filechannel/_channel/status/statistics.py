@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import final
 
-from ..._maintenance.background.reclaim_by_retention import Pin
+from ..._maintenance.background.plan_reclaim import Pin
 from ..._offset import Offset
 
 

@@ -15,7 +15,7 @@ from ..._format import Reader
 from ..._offset import LogPosition, Offset
 from ..._runtime.may_sleep import may_sleep
 from ..._storage.consumers.attempts import Attempts
-from ..._storage.consumers.group_file import Group
+from ..._storage.consumers.group_cursor import Group
 from ..._storage.writable_store import writable
 from .lease_renewer import LEASE_RENEWER
 from .outstanding import Claim

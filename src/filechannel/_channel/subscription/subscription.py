@@ -19,7 +19,7 @@ from ..._format import NOTHING, Mutex
 from ..._offset import LogPosition, Offset
 from ..._options import OpenOptions
 from ..._storage.consumers.cursor import Cursor
-from ..._storage.consumers.group_file import Group
+from ..._storage.consumers.group_cursor import Group
 from ..._storage.durability.cursor_flush import PositionFlush
 from ..._storage.reading.log_reader import LogReader
 from ..._storage.store import Store

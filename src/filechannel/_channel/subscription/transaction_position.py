@@ -27,7 +27,7 @@ from ..._format import Mutex
 from ..._format.layout import TRANSACTION
 from ..._offset import LogPosition, Offset
 from ..._storage.consumers.cursor import Cursor
-from ..._storage.consumers.cursor_file import Origin, encoded_name
+from ..._storage.consumers.cursor_file_format import Origin, encoded_name
 from ..._storage.log.batch_parts import HeaderRecord
 from ..._storage.producers.producer_positions import Producer, ProducerPosition
 from ..._storage.writable_store import WritableStore, writable

@@ -4,7 +4,7 @@ It is a ring of entries in shared memory. There is an entry for each message tha
 acknowledged, or that lies behind one that is not. A member creates an entry, or claims it again, under the lock word.
 The member that has a message acknowledges it or returns it to the ring with one compare-and-swap of the entry's word,
 which fails if the message is no longer its own. So a change has either happened or not, wherever the process is killed,
-and everything else in the file can be derived from the entries (see `_storage/consumers/group_file.py`).
+and everything else in the file can be derived from the entries (see `_storage/consumers/group_cursor.py`).
 
 The member that acknowledges the oldest entry moves the position, if the lock is free; otherwise the lock holder does so
 when it releases the lock.

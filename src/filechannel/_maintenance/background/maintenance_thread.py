@@ -30,7 +30,7 @@ from ..._runtime.scheduler import MAINTENANCE_LANE, Lane, TimedCall
 from ..._runtime.threads import NoThreadError
 from ..._storage.writable_store import WritableStore
 from .compression_thread import compress_step
-from .reclaim_by_retention import pause_while_empty, reclaim
+from .plan_reclaim import pause_while_empty, reclaim
 
 Step: TypeAlias = Callable[[WritableStore], float]
 """Does what is due for one channel, and returns the seconds until the next call.

@@ -20,7 +20,7 @@ from ..._format.layout import (
     ORIGIN,
     TERM,
 )
-from ..._storage.consumers.cursor_file import (
+from ..._storage.consumers.cursor_file_format import (
     is_group,
     name_of,
     pack_origin,

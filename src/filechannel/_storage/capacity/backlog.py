@@ -14,7 +14,7 @@ from ..._errors import CorruptRecordError
 from ..._format import Mutex
 from ..._format.layout import OFFSET_GAP, RECORD_HEADER_SIZE
 from ..._offset import LogPosition
-from ..consumers.cursor_file import StoredPosition
+from ..consumers.cursor_file_format import StoredPosition
 from ..consumers.listing import ConsumerListing
 from ..control.control_page import Control
 from ..reading.lookup import LogLookup

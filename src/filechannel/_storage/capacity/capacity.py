@@ -25,8 +25,8 @@ from ..segments.catalog import Segments
 from ..store_events import StoreEvents
 from ..system.os_calls import Files
 from .backlog import SMALLEST, Backlog, Batch
-from .fairness import Fairness
-from .send_order import SendOrder
+from .may_reserve import SendOrder
+from .process_fairness import Fairness
 
 UNLIMITED = (1 << 64) - 1
 _RECHECK_SECONDS = 1.0  # seconds between two checks for changes that are not announced

@@ -29,7 +29,7 @@ from ..control.lock_file import lock_of
 from ..control.lock_holder import describe_this_process
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
-from .cursor_file import (
+from .cursor_file_format import (
     HEAD_SIZE,
     Origin,
     StoredPosition,

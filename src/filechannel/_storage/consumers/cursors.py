@@ -29,7 +29,7 @@ from ..store_events import StoreEvents
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
 from .cursor import Cursor, store_position
-from .cursor_file import (
+from .cursor_file_format import (
     HEAD_SIZE,
     StoredPosition,
     file_name,
@@ -41,7 +41,7 @@ from .cursor_file import (
     path_of,
     read_position,
 )
-from .group_file import Group, reset_ring
+from .group_cursor import Group, reset_ring
 from .name_lock import briefly_locked, busy, name_locked
 
 C = TypeVar("C", bound=Cursor)

@@ -19,7 +19,7 @@ from ..control.lock_file import Sight, lock_of, looking
 from ..control.lock_holder import Holder
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
-from .cursor_file import (
+from .cursor_file_format import (
     HEAD_SIZE,
     StoredPosition,
     is_being_registered,

@@ -12,7 +12,7 @@ from ..._format.layout import NAME_OWNER, NAME_REMOVER
 from ..control.lock_file import lock_of
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
-from .cursor_file import HEAD_SIZE, read_owner
+from .cursor_file_format import HEAD_SIZE, read_owner
 
 BRIEFLY = 0.2
 """Seconds. The lock is held for a far shorter time, unless its holder is stopped."""

@@ -41,7 +41,7 @@ from ..._format.layout import (
     SEAL,
 )
 from ..._offset import Offset
-from ..consumers.cursor_file import read_heads
+from ..consumers.cursor_file_format import read_heads
 from ..control.control_page import Control
 from ..segments.catalog import Segments
 from ..system.os_calls import Files, directory_mode

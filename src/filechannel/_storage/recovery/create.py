@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..._errors import NotAChannelError, StorageError, UnexpectedFileError, repair_command
 from ..._offset import Offset
-from ..consumers.cursor_file import CONSUMERS
+from ..consumers.cursor_file_format import CONSUMERS
 from ..control.checkpoints import Checkpoint
 from ..control.control_file import CONTROL
 from ..control.control_page import Control, Tail

@@ -10,7 +10,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..consumers.cursor_file import CONSUMERS
+from ..consumers.cursor_file_format import CONSUMERS
 from ..control.control_file import CONTROL
 from ..control.lock_file import LOCK, lock_mode
 from ..control.wake_fifos import WAKE_FIFOS

@@ -26,7 +26,7 @@ from pathlib import Path
 from ..._errors import CorruptRecordError
 from ..._offset import LogPosition, Offset
 from ..._options import Durability
-from ..consumers.cursor_file import CONSUMERS
+from ..consumers.cursor_file_format import CONSUMERS
 from ..consumers.cursors import Cursors
 from ..control.checkpoints import Checkpoint
 from ..control.control_file import CONTROL

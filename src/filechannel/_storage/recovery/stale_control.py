@@ -50,7 +50,7 @@ from pathlib import Path
 from ..._errors import CorruptRecordError
 from ..._format.layout import LARGEST_OFFSET, OFFSET_GAP
 from ..._offset import Offset
-from ..consumers.cursor_file import CONSUMERS, offsets_in_consumers
+from ..consumers.cursor_file_format import CONSUMERS, offsets_in_consumers
 from ..control.checkpoints import Checkpoint
 from ..control.control_page import Control, Tail
 from ..producers.producer_positions import PRODUCERS, offsets_in_producers

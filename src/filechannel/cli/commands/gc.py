@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ..._errors import Busy
-from ..._maintenance.background import reclaim_on_request as reclaiming
+from ..._maintenance.background import reclaim_now as reclaiming
 from ..ui.channel_argument import ChannelArgument, opening
 from ..ui.failures import Failure
 from ..ui.humanize import counted, size

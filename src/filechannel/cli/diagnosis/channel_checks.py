@@ -12,12 +12,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from ..._errors import FileChannelError, UnexpectedFileError, UnsupportedFormatError
-from ..._maintenance.background.reclaim_on_request import preview
-from ..._maintenance.read_only_statistics import Watch
+from ..._maintenance.background.reclaim_now import preview
 from ..._maintenance.verify.directory_scan import DirectoryScan
 from ..._maintenance.verify.findings import Severity
 from ..._maintenance.verify.metadata_check import LINKS, check_metadata
 from ..._maintenance.verify.segment_chain import read_chain
+from ..._maintenance.watch_channel import Watch
 from ..._shell_quoting import shell_words
 from ..._storage.control.process_slots import holder_at
 from ..._storage.recovery.create import is_remote

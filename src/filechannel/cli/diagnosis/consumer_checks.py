@@ -16,9 +16,9 @@ from ..._format.layout import (
     GROUP_ENTRIES,
     GROUP_SIZE,
 )
-from ..._maintenance.read_only_statistics import ConsumerFigures
-from ..._storage.consumers.cursor_file import CONSUMERS, group_file_name
-from ..._storage.consumers.group_file import entry_at, numbers_in
+from ..._maintenance.watch_channel import ConsumerFigures
+from ..._storage.consumers.cursor_file_format import CONSUMERS, group_file_name
+from ..._storage.consumers.group_cursor import entry_at, numbers_in
 from ..ui.humanize import counted, size, span
 from .suggestion import ExaminedChannel, Suggestion
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import TypeAlias, final
 
-from ..._maintenance.read_only_statistics import Figures, Watch
 from ..._maintenance.verify.findings import Severity
+from ..._maintenance.watch_channel import Figures, Watch
 from ..._shell_quoting import shell_words
 
 

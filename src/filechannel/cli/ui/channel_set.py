@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final, final
 
 from ..._errors import FileChannelError
-from ..._maintenance.read_only_statistics import ConsumerFigures, Figures, Watch
+from ..._maintenance.watch_channel import ConsumerFigures, Figures, Watch
 from ..._offset import LogPosition
 from ..._storage.capacity.backlog import Backlog, Batch
 from ..._storage.manifest import MANIFEST

@@ -12,7 +12,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from ..._maintenance.read_only_statistics import ConsumerFigures, Figures
+from ..._maintenance.watch_channel import ConsumerFigures, Figures
 from .channel_set import Pace, Picture
 from .escaping import safe
 from .humanize import counted, size

@@ -23,7 +23,7 @@ from ..._channel.schema.codec import Codec, CodecName
 from ..._channel.status.consumer_status import check_name
 from ..._channel.subscription.start_position import Start
 from ..._options import ChannelOptions
-from ..._storage.consumers.cursor_file import encoded_name
+from ..._storage.consumers.cursor_file_format import encoded_name
 from .events import Events, FirstStart, Streams, events_of
 from .services import serving
 from .shutdown import notified_of_stop

@@ -23,10 +23,10 @@ from pyspark.sql.types import StructType
 
 from ..._channel.lifecycle.open_spec import OpenSpec
 from ..._errors import Busy, CapacityReachedError, ChannelMismatchError, ChannelNotFoundError
-from ..._maintenance.background.reclaim_by_retention import reclaim
+from ..._maintenance.background.plan_reclaim import reclaim
 from ..._storage.archive.read_ahead import read_ahead
 from ..._storage.capacity.backlog import Batch
-from ..._storage.consumers.cursor_file import encoded_name
+from ..._storage.consumers.cursor_file_format import encoded_name
 from ..._storage.idempotent_producer import IdempotentProducer
 from ..._storage.log.batch_parts import Records
 from ..._storage.open_stores import STORES

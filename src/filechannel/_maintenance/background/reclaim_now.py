@@ -11,7 +11,7 @@ from ..._storage.manifest import Manifest
 from ..._storage.open_stores import STORES
 from ..._storage.system.os_calls import Files
 from .compress_segment import sweep
-from .reclaim_by_retention import Pin, find_plan, reclaim_after
+from .plan_reclaim import Pin, find_plan, reclaim_after
 
 _MAPPED_SEGMENTS = 2  # segments; nothing is read
 _LOCK_WAIT_SECONDS = 10.0  # seconds to wait for another process that does maintenance

@@ -9,9 +9,9 @@ import pytest
 from filechannel import ChannelNotFoundError, Pin
 from filechannel._errors import Busy
 from filechannel._format import PURE
-from filechannel._maintenance.background import reclaim_on_request as module
-from filechannel._maintenance.background.reclaim_by_retention import reclaim_after
-from filechannel._maintenance.background.reclaim_on_request import Reclaimed, gc, preview
+from filechannel._maintenance.background import reclaim_now as module
+from filechannel._maintenance.background.plan_reclaim import reclaim_after
+from filechannel._maintenance.background.reclaim_now import Reclaimed, gc, preview
 from filechannel._storage.store import Store
 from tests.maintenance.stores import A_THIRD, consume, files_of, fill
 from tests.storage.channels import SMALL, opened, payloads_of

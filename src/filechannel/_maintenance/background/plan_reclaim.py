@@ -17,7 +17,7 @@ from ..._errors import CorruptRecordError
 from ..._format.layout import CONTROL_RECORD, RECORD_HEADER_SIZE
 from ..._offset import Offset
 from ..._policies import Retention
-from ..._storage.consumers.cursor_file import StoredPosition
+from ..._storage.consumers.cursor_file_format import StoredPosition
 from ..._storage.control.control_page import Tail
 from ..._storage.segments.compressed_segment import StoredSegment
 from ..._storage.store import Store

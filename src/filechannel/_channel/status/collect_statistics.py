@@ -6,7 +6,7 @@ import time
 from datetime import UTC, datetime, timedelta
 
 from ..._errors import FileChannelError, StorageError
-from ..._maintenance.background.reclaim_by_retention import Pin, find_plan
+from ..._maintenance.background.plan_reclaim import Pin, find_plan
 from ..._storage.capacity.capacity import finite, limits_of
 from ..._storage.store import Store
 from ..._storage.writable_store import WritableStore

@@ -15,7 +15,7 @@ from filechannel import Capacity, ChannelFullError, ChannelOptions, DataExpiredE
 from filechannel._errors import Busy
 from filechannel._format import PURE, load_u32, store_u32
 from filechannel._format.layout import CAPACITY_WAKE, CURSOR_SIZE, WAKE_LOOPS
-from filechannel._maintenance.background.reclaim_by_retention import IDLE, find_plan
+from filechannel._maintenance.background.plan_reclaim import IDLE, find_plan
 from filechannel._offset import LogPosition
 from filechannel._storage.control.maintenance_lock import MaintenanceLock
 from filechannel._storage.store import Store

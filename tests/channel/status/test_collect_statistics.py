@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from filechannel._channel.status.channel_snapshot import take_snapshot
-from filechannel._maintenance.read_only_statistics import Watch
+from filechannel._channel.status.collect_statistics import take_snapshot
+from filechannel._maintenance.watch_channel import Watch
 from filechannel._storage.reading.lookup import LogLookup
 from filechannel._storage.segments.segment_index import IndexEntry
 from filechannel._storage.store import Store
