@@ -36,7 +36,7 @@ from filechannel._maintenance.repair.repair import repair
 from filechannel._maintenance.verify.verification import verify
 from filechannel._offset import Offset
 from filechannel._storage.consumers.cursor_file_format import read_position
-from filechannel._storage.consumers.group_cursor import ring_problem
+from filechannel._storage.consumers.group_file_format import ring_problem
 from filechannel._storage.control.control_page import Control, Tail
 from filechannel._storage.log.batch_parts import HeaderRecord
 from filechannel._storage.producers.producer_positions import slots_in

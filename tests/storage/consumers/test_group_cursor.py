@@ -215,9 +215,9 @@ def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
             store_u32(content, GROUP_LOCK, holder.owner ^ 1 << LOCK_SLOT_SHIFT)
             group._processes.is_alive = lambda _: True  # type: ignore[method-assign]
             with pytest.raises(Busy):
-                group.tend(lambda: False)
+                group.redelivery.run(lambda: False)
             store_u32(content, GROUP_LOCK, 0)
-            assert group.tend(lambda: False) == 0
+            assert group.redelivery.run(lambda: False) == 0
 
 
 def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -274,12 +274,12 @@ def test_a_process_killed_during_a_check_is_followed_by_another(path: Path, monk
         with monkeypatch.context() as patch:
             patch.setattr(group._processes, "is_alive", _die)
             with pytest.raises(KilledError):
-                group.tend()
+                group.redelivery.run(lambda: True)
         due = load_u64(content, GROUP_DUE)
         assert due <= time.monotonic_ns() + group_ring.LIVENESS_CHECK_NS
         rx.ack()
         store_u64(content, GROUP_DUE, 0)
-        assert group.tend() == 0
+        assert group.redelivery.run(lambda: True) == 0
         assert rx._subscription.reader.native.next_due == 0
 
 
@@ -297,7 +297,7 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
                     with monkeypatch.context() as patch:
                         patch.setattr(group._processes, "is_alive", lambda _: True)
                         store_u64(content, GROUP_DUE, 0)
-                        seen.append(group.tend())
+                        seen.append(group.redelivery.run(lambda: True))
                 return call(buffer, position, *values)
 
             return looking
@@ -309,7 +309,7 @@ def test_a_short_delay_does_not_end_the_lease_it_ends(path: Path, monkeypatch: p
                 assert member.redeliver(claim.offset, claim.word, due, counted=True)
             store_u64(content, entry_start(claim.number) + ENTRY_DEADLINE, 0)
             store_u64(content, GROUP_DUE, 0)
-            group.tend()
+            group.redelivery.run(lambda: True)
             claim = member.claim_ready()
             assert isinstance(claim, Claim)
         assert sum(seen) == 0

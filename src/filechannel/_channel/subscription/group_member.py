@@ -59,7 +59,7 @@ class GroupMember:
     def tend(self, reader: Reader) -> bool:
         """Do what is due in the group. Return False if another process holds the group's lock for too long."""
         try:
-            is_redelivered = self._group.tend(may_sleep)
+            is_redelivered = self._group.redelivery.run(may_sleep)
         except Busy:
             self._subscription.lock_is_busy = True
             return False

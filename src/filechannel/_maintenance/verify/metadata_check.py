@@ -22,7 +22,7 @@ from ..._format.layout import (
 from ..._offset import Offset
 from ..._shell_quoting import removing
 from ..._storage.consumers.cursor_file_format import CONSUMERS, is_damaged, is_group, name_of, read_position
-from ..._storage.consumers.group_cursor import ring_problem
+from ..._storage.consumers.group_file_format import ring_problem
 from ..._storage.control.control_file import CONTROL
 from ..._storage.control.lock_file import LOCK
 from ..._storage.control.wake_fifos import WAKE_FIFOS

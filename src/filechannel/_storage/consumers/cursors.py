@@ -41,7 +41,8 @@ from .cursor_file_format import (
     path_of,
     read_position,
 )
-from .group_cursor import Group, reset_ring
+from .group_cursor import Group
+from .group_file_format import reset_ring
 from .name_lock import briefly_locked, busy, name_locked
 
 C = TypeVar("C", bound=Cursor)

@@ -18,7 +18,7 @@ from ..._format.layout import (
 )
 from ..._maintenance.watch_channel import ConsumerFigures
 from ..._storage.consumers.cursor_file_format import CONSUMERS, group_file_name
-from ..._storage.consumers.group_cursor import entry_at, numbers_in
+from ..._storage.consumers.group_file_format import entry_at, numbers_in
 from ..ui.humanize import counted, size, span
 from .suggestion import ExaminedChannel, Suggestion
 
