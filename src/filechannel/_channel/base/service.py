@@ -166,7 +166,9 @@ class BaseService:
     def _begin(self) -> None:
         """Refuse to run twice: the position is released at the end."""
         if self._has_started:
-            raise BusyResourceError("already running or ended: call serve() for another one")
+            error = BusyResourceError("running")
+            error.args = ("a service runs once, and this one was started before: call serve() again for another one",)
+            raise error
         self._check_open()
         self._has_started = True
 

@@ -36,7 +36,7 @@ DONE = (ENTRY_ACKED, ENTRY_SKIPPED)
 
 @final
 class GroupWords:
-    """The words of an open group file. Any thread may read them; to change them takes the lock or a compare-and-swap."""
+    """The words of an open group file. Any thread may read them; changing them takes the lock or a compare-and-swap."""
 
     def __init__(self, content: mmap.mmap) -> None:
         self.map: mmap.mmap = content
