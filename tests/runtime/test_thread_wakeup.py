@@ -51,3 +51,16 @@ def test_a_time_limit_may_be_as_long_as_you_like() -> None:
     wakeup = ThreadWakeup()
     wakeup.wake()
     assert wakeup.wait(float("1e300"))
+
+
+def test_what_a_signal_handler_raises_while_a_thread_is_woken_reaches_the_caller() -> None:
+    """The handler may raise a `RuntimeError` too, which is not the one of a thread that was woken twice."""
+
+    class Interrupted:
+        def release(self) -> None:
+            raise RecursionError("by a signal handler")
+
+    wakeup = ThreadWakeup()
+    wakeup._lock = Interrupted()  # type: ignore[assignment]
+    with pytest.raises(RecursionError):
+        wakeup.wake()

@@ -5,12 +5,14 @@ from __future__ import annotations
 from threading import TIMEOUT_MAX, Lock
 from typing import final
 
+_WOKEN_ALREADY = ("release unlocked lock",)
+
 
 @final
 class ThreadWakeup:
     """Wakes a thread that waits; if none does, the next `wait` returns at once. Several calls of `wake` count as one.
 
-    Each method is one call of a C function, so an exception that a signal handler raises leaves nothing locked.
+    Each method works with one call of a C function, so an exception that a signal handler raises leaves nothing locked.
     `SimpleQueue.get(timeout=…)` is such a call too, but it may block forever: if the time is over before it begins to
     sleep, CPython (3.13 at least, and all before it) passes the negative remainder on, which means "no limit".
     """
@@ -30,8 +32,9 @@ class ThreadWakeup:
         """Wake the thread. Any thread may call this."""
         try:
             self._lock.release()
-        except RuntimeError:  # it was woken already
-            pass
+        except RuntimeError as error:
+            if error.args != _WOKEN_ALREADY:
+                raise  # by a signal handler
 
     def clear(self) -> None:
         """Forget that it was woken: the next `wait` sleeps."""

@@ -8,7 +8,6 @@ from typing import TypeVar, final
 from .._errors import DiskFullError
 from .control.control_page import Control
 from .segments.catalog import Segments
-from .store_events import StoreEvents
 
 R = TypeVar("R")
 
@@ -17,10 +16,9 @@ R = TypeVar("R")
 class DiskReserve:
     """The disk space of one channel that can be freed on a full disk."""
 
-    def __init__(self, control: Control, segments: Segments, events: StoreEvents) -> None:
+    def __init__(self, control: Control, segments: Segments) -> None:
         self._control = control
         self._segments = segments
-        events.segment_finished.attach(self._restore)
 
     def using_free_files(self, store: Callable[[], R]) -> R:
         """Call *store*. If the disk is full, delete the files in the free list and call it once more."""
@@ -40,6 +38,7 @@ class DiskReserve:
         """
         return self.using_free_files(lambda: self._control.reserve.using(store))
 
-    def _restore(self) -> None:
-        if not self._control.reserve.is_complete:  # the reserve was used up; there may be disk space for it now
+    def restore(self) -> None:
+        """Allocate the reserve again if it was used up and there is disk space for it now."""
+        if not self._control.reserve.is_complete:
             self._control.reserve.allocate()

@@ -67,7 +67,7 @@ class WritableStore(Store):
         )
         # Needs no index entries, and so not the log, which has entries that are not stored yet.
         backlog = Backlog(control, segments, LogLookup(files, control, segments), consumer_listing)
-        self.reserve: DiskReserve = DiskReserve(control, segments, events)
+        self.reserve: DiskReserve = DiskReserve(control, segments)
         self.low_watermark: LowWatermark = LowWatermark(control)
         self.producers: Producers = Producers(
             files,
@@ -104,6 +104,9 @@ class WritableStore(Store):
         super().__init__(opened, events, lookup, consumer_listing, backlog, MaintenanceLock(control, membership))
         self.flusher: Flusher = Flusher(control, segments, self.log, self.cursors, self.producers, processes, events)
         self.group_commit: GroupCommit = GroupCommit(control, segments, self.flusher, events)
+        events.segment_finished.attach(
+            self.reserve.restore
+        )  # after the flusher: if this fails, it must not stop a flush
         self.reclaim: Reclaim = Reclaim(
             control,
             segments,

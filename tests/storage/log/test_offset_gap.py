@@ -97,6 +97,27 @@ def test_a_gap_stores_nothing_in_the_empty_segment_that_it_replaces(path: Path) 
         assert segment.end is None
 
 
+@pytest.mark.parametrize("reopen", [False, True])
+def test_a_second_gap_that_is_interrupted_is_made_again_from_the_end_of_the_records(path: Path, reopen: bool) -> None:
+    """A process may die when its gap has removed the empty segment of the gap before, where the tail still is."""
+    with opened(path) as store:
+        start = store.log.append([b"before"])
+        end = store.control.write_offset
+        _abandon(store)
+        with store.log.writing():
+            store.log._gap.poison_segments()
+            store.segments.remove(store.control.write_offset)
+            store.log.appender.announce_change()
+        if not reopen:
+            store.log.append([b"after"])
+            assert payloads_of(store) == [b"before", b"after"]
+            assert store.segments.header(store.segments.begins[-1]).previous_end == end
+            assert store.segments.begins[0] == start
+    with opened(path) as store:
+        store.log.append([b"later"])
+        assert payloads_of(store) == [b"before", *([] if reopen else [b"after"]), b"later"]
+
+
 # A gap that cannot be written at once
 
 

@@ -267,7 +267,7 @@ def test_identity_distinguishes_files(tmp_path: Path) -> None:
     """Two files have two identities, and one file has one however it was opened."""
     first, second = (files.open(tmp_path / name, create=True) for name in "ab")
     again = files.open(tmp_path / "a")
-    assert files.inode(first) == files.inode(again) != files.inode(second)
+    assert files.identity(first) == files.identity(again) != files.identity(second)
     for descriptor in (first, second, again):
         files.close(descriptor)
 

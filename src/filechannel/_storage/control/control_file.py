@@ -46,7 +46,7 @@ class ControlFile:
     @property
     def identity(self) -> tuple[int, int]:
         """Device and inode of the file, queried now."""
-        return self._files.inode(self.descriptor)
+        return self._files.identity(self.descriptor)
 
     @property
     def mount(self) -> int:

@@ -38,7 +38,7 @@ class WakeFifos:
             files.make_directory(directory, directory_mode(mode))
             files.make_fifo(self._path_of_own, lock_mode(mode))  # a user who may only read could consume the bytes
             self._own = files.open_fifo(self._path_of_own)
-            self._file_of_own = files.inode(self._own)
+            self._file_of_own = files.identity(self._own)
 
     def take_own(self) -> int | None:
         """Return a descriptor that becomes readable on a wakeup; None if there are no FIFOs. The caller closes it."""

@@ -80,9 +80,21 @@ class OffsetGap:
             segment.finish(end)
         elif segment is not None:
             end = segment.header.previous_end
+        else:
+            end = self._end_of_records(end)
         self._segments.remove_free_files()  # a new file is needed: flushes of a recycled one might fail as well
         self._resume_at(self._control.poisoned_before, end)
         self._appender.start()
+
+    def _end_of_records(self, offset: Offset) -> Offset:
+        """Return where the records before an offset end.
+
+        That is earlier if an interrupted gap has removed the empty segment that began at the offset.
+        """
+        begin = self._segments.covering(offset)
+        if begin is None or begin < self._control.oldest_offset:
+            return offset  # all records before it were reclaimed
+        return min(offset, self._segments.get(begin).limit)
 
     def _resume_at(self, begin: Offset, end: Offset) -> None:
         sequence, is_durability_unknown = self._control.tail().sequence, self._control.is_durability_unknown
