@@ -250,7 +250,7 @@ def _cut(store: Store) -> None:
 
 
 def test_a_segment_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
-    """Under FSYNC a message behind the end of a segment that was cut off is refused before it is stored."""
+    """Under FSYNC a message beyond the end of a segment that was cut off is refused before it is stored."""
     with opened(tmp_path / "channel", FSYNC) as store:
         store.log.append([bytes(5000)])
         store.flusher.commit()

@@ -1,4 +1,4 @@
-"""The disk space of the control file: that of the page, and a reserve behind it for use on a full disk."""
+"""The disk space of the control file: that of the page, and a reserve after it for use on a full disk."""
 
 from __future__ import annotations
 

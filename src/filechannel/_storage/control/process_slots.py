@@ -86,7 +86,7 @@ class Processes:
         return generation
 
     def _describe(self, slot: int) -> None:
-        # Only what is behind the generation, which must never go back, even if this process dies here.
+        # Only what comes after the generation, which must never go back, even if this process dies here.
         store_u32(self._words, _slot_position(slot) + PROCESS_WAITING, 0)
         self._words[_slot_position(slot) + _FOR_PEOPLE : _slot_position(slot) + PROCESS.size] = _note()
 

@@ -1,7 +1,7 @@
 """The appender: writes batches at the end of the log, rolls, and rolls back, for the holder of the writer lock.
 
-It writes the records of a batch behind the tail, rolls to the next segment when the active one is full, and publishes
-the batch. If that fails, it rolls the batch back. Nothing behind the tail is visible to receivers. So a batch appears
+It writes the records of a batch after the tail, rolls to the next segment when the active one is full, and publishes
+the batch. If that fails, it rolls the batch back. Nothing after the tail is visible to receivers. So a batch appears
 with the store of the tail, as a whole, and everything else can be undone: by this process after an error, or by the
 next lock holder if this process dies. `roll_back` is the one procedure for both.
 """

@@ -112,7 +112,7 @@ class Producer:
         except CorruptRecordError as error:
             if not past_damage:
                 raise
-            _logger.warning("%s: producer positions behind damage are unknown: %s", self._path, error)
+            _logger.warning("%s: producer positions after damage are unknown: %s", self._path, error)
         if found is not None:
             self._store(found, slots, valid)
         return found

@@ -170,7 +170,7 @@ class Segments:
             return begins[index] if index < len(begins) else None
 
     def first_from(self, offset: int) -> Offset | None:
-        """Return the begin of the first segment at or behind an offset.
+        """Return the begin of the first segment at or after an offset.
 
         This is one lookup: calling `covering` and then `following` misses a segment that is created at this offset in
         between.

@@ -59,7 +59,7 @@ class OpenFile:
 
     @property
     def data_end(self) -> int:
-        """The position behind which the file has only a hole, or nothing."""
+        """The position after which the file has only a hole, or nothing."""
         return self._files.data_end(self._descriptor)
 
     @property

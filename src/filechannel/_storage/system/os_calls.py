@@ -448,7 +448,7 @@ class Files:
         return os.fstat(descriptor).st_size
 
     def data_end(self, descriptor: int) -> int:
-        """Return the position behind which a file has only a hole, or nothing."""
+        """Return the position after which a file has only a hole, or nothing."""
         end = 0
         try:
             while True:
