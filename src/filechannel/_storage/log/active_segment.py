@@ -30,7 +30,7 @@ _MOST_LATE = 64  # finished segments whose index entries are not stored yet
 
 @final
 class ActiveSegment:
-    """The segment that the writer is bound to. The caller holds the writer lock."""
+    """The segment that the writer is bound to. Unless stated otherwise, the caller holds the writer lock."""
 
     def __init__(
         self,
@@ -111,7 +111,7 @@ class ActiveSegment:
     def leave(self) -> None:
         """Store the index entries and release the active segment, until another one is created or resumed.
 
-        The segment is released even if storing the index raises.
+        The segment is released even if storing the index raises. To close a log, the caller holds only its mutex.
         """
         try:
             self.store_index_entries()
@@ -120,7 +120,10 @@ class ActiveSegment:
             self.release()
 
     def release(self) -> None:
-        """Release the segment and the prepared one, without storing anything."""
+        """Release the segment and the prepared one, without storing anything.
+
+        To close a log, the caller holds only its mutex.
+        """
         self._writer.unbind()
         self._prefault.close()
         self._next_segment.close()
@@ -178,7 +181,10 @@ class ActiveSegment:
         return INDEX_CHECKED.unpack(self._pending_entries[-INDEX_CHECKED.size :])[2] if self._pending_entries else 0
 
     def store_index_entries(self) -> None:
-        """Store the index entries of published records. Entries of other records are kept: those may be rolled back."""
+        """Store the index entries of published records. Entries of other records are kept: those may be rolled back.
+
+        The caller holds the log's mutex, and perhaps not the writer lock.
+        """
         self._index.store_late(lambda: self._control.oldest_offset)
         self._store_active_entries()
 

@@ -32,7 +32,7 @@ from .batch_parts import HeaderRecord, Part, length_at
 
 @final
 class Appender:
-    """Appends to the active segment of one channel. The caller holds the writer lock."""
+    """Appends to the active segment of one channel. Unless stated otherwise, the caller holds the writer lock."""
 
     def __init__(
         self,
@@ -68,7 +68,10 @@ class Appender:
             raise
 
     def abandon(self) -> None:
-        """Stop writing, in a child that was forked while its thread was appending: all state belongs to the parent."""
+        """Stop writing, in a child that was forked while its thread was appending: all state belongs to the parent.
+
+        Needs no lock.
+        """
         self._forked = True
         self._writer.unbind()
 

@@ -32,7 +32,7 @@ _logger = logging.getLogger("filechannel")
 
 @final
 class NextSegment:
-    """Prepares the next segment of one writer. The caller holds the writer lock."""
+    """Prepares the next segment of one writer. Unless stated otherwise, the caller holds the log's mutex."""
 
     def __init__(
         self,
@@ -53,7 +53,10 @@ class NextSegment:
         segments.add_user(self)
 
     def advance(self, segment: Segment, offset: int) -> int:
-        """Request the next segment if half of this one is used; return the offset at which to call this again."""
+        """Request the next segment if half of this one is used; return the offset at which to call this again.
+
+        The caller holds the writer lock.
+        """
         middle = (segment.begin + segment.space_end) // 2
         if segment is self._requested or len(segment.map) < SMALLEST:
             return segment.space_end
@@ -82,7 +85,10 @@ class NextSegment:
             self._prepare_next()
 
     def is_requested(self, segment: Segment) -> bool:
-        """Return whether the segment after this one was requested: nothing else is prepared until this one is full."""
+        """Return whether the segment after this one was requested: nothing else is prepared until this one is full.
+
+        Needs no lock.
+        """
         return segment is self._requested
 
     def hand_over(self, free: FreeFile, file: MappedFile) -> None:
@@ -105,7 +111,7 @@ class NextSegment:
         )
 
     def release_map(self, file: MappedFile, _segments: list[Segment]) -> None:
-        """Prepare another segment if the file of the prepared one is to be unmapped."""
+        """Forget the prepared file if it is the one that will be unmapped. Any thread may call this."""
         self._writer.forget_next(file)
 
     def mark_ready(self, segment: Segment) -> None:
