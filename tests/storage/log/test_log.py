@@ -417,7 +417,7 @@ def test_a_log_whose_tail_is_damaged_releases_its_segment_when_it_closes(path: P
 
 
 class _Disk(Files):
-    """Reserves space in units, as on a disk; remembers where what was reserved of a segment ends, and the file."""
+    """Allocates space in units, as on a disk; remembers where the allocation of a segment ends, and the file."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, int]] = []

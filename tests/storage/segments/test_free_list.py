@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path) -> None:
 
 
 class _Slow(Files):
-    """Is slow to reserve disk space; remembers what was removed in between."""
+    """Is slow to allocate disk space; remembers what was removed in between."""
 
     def __init__(self) -> None:
         self.inside, self.removed = Event(), Event()

@@ -50,7 +50,7 @@ _logger = logging.getLogger("filechannel")
 
 
 class CreateWithReserve(Protocol):
-    """Creates the file of a name, with disk space that is reserved for this if the disk is full."""
+    """Creates the file of a name, on a full disk with the disk reserve."""
 
     def __call__(self, create: Callable[[], C], /) -> C:
         """Call *create*, possibly twice."""

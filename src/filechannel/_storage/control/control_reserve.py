@@ -22,9 +22,9 @@ class ControlReserve:
         self._full_size = CONTROL_SIZE + CONTROL_RESERVE + file.creation_space
 
     def allocate(self) -> bool:
-        """Reserve disk space for the page, and a reserve for use on a full disk; return whether there was enough.
+        """Allocate disk space for the page, and a reserve for use on a full disk; return whether there was enough.
 
-        If there is not enough disk space, reserve as much as there is.
+        If there is not enough disk space, allocate as much as there is.
         """
         try:
             self._file.allocate(self._full_size)

@@ -262,16 +262,16 @@ class ActiveSegment:
         allocated = self._control.allocated_end
         if end <= allocated:
             return
-        target = self._reserved_end(segment, max(end, allocated + ALLOCATION_STEP))
+        target = self._allocation_end(segment, max(end, allocated + ALLOCATION_STEP))
         try:
             segment.allocate(allocated, target)
         except DiskFullError:
             self.remove_free_files()
-            target = self._reserved_end(segment, end)
+            target = self._allocation_end(segment, end)
             segment.allocate(allocated, target)
         self._control.allocated_end = target
 
-    def _reserved_end(self, segment: Segment, offset: int) -> int:
+    def _allocation_end(self, segment: Segment, offset: int) -> int:
         """Return the offset up to which disk space must be allocated for records before an offset."""
         position = rounded(segment.position(offset), self.allocation_unit)
         return min(segment.begin + position - SEGMENT_HEADER_SIZE, segment.space_end)

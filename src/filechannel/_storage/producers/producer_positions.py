@@ -359,7 +359,7 @@ class Producers:
         create: Callable[[Callable[[], Producer]], Producer],
         check_directory: Callable[[], object],
     ) -> None:
-        """*create* calls a function that creates a file, with disk space that is reserved for this if the disk is full.
+        """*create* calls a function that creates a file, on a full disk with the disk reserve.
 
         *check_directory* is called before a file is looked up; it raises if the path leads to another directory now.
         """

@@ -347,7 +347,7 @@ class Segment:
                 self.map[position : position + len(zeros)] = zeros
 
     def allocate(self, start: int, stop: int) -> None:
-        """Reserve disk space between two offsets."""
+        """Allocate disk space between two offsets."""
         position = self.position(start)
         self.file.file.allocate(self.path, position, self.position(stop) - position)
 
