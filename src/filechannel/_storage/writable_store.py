@@ -16,6 +16,7 @@ from .._errors import FileChannelError
 from .._format import populate_wait
 from .._offset import Offset
 from .._options import Durability
+from .._runtime.may_sleep import briefly
 from .capacity.backlog import Backlog
 from .capacity.capacity import CapacityLimit
 from .change_options import Configuration
@@ -31,7 +32,7 @@ from .control.maintenance_lock import MaintenanceLock
 from .control.process_slots import Processes
 from .control.wake_fifos import WAKE_FIFOS, WakeFifos
 from .disk_reserve import DiskReserve
-from .durability.flusher import Flusher, briefly
+from .durability.flusher import Flusher
 from .durability.group_commit import GroupCommit
 from .log.log import Log
 from .manifest import Manifest

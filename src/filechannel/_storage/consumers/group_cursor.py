@@ -51,6 +51,7 @@ from ..._format.layout import (
 )
 from ..._format.read.group_ring import LIVENESS_CHECK_NS, entry_start, is_sound
 from ..._offset import LogPosition, Offset
+from ..._runtime.may_sleep import always
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
 from ..store_events import StoreEvents
@@ -65,10 +66,6 @@ _DONE = (ENTRY_ACKED, ENTRY_SKIPPED)
 
 def _nothing() -> None:
     pass
-
-
-def _always() -> bool:
-    return True
 
 
 class Group(Cursor):
@@ -138,7 +135,7 @@ class Group(Cursor):
 
     # The lock
 
-    def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = _always) -> R:
+    def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = always) -> R:
         """Call *work* with the lock, and move the position past the messages acknowledged meanwhile.
 
         Raises `ConsumerDamagedError`, with nothing changed, if the words that the members share contradict each other.
@@ -228,7 +225,7 @@ class Group(Cursor):
 
     # Redelivery and leases
 
-    def tend(self, may_sleep: Callable[[], bool] = _always) -> int:
+    def tend(self, may_sleep: Callable[[], bool] = always) -> int:
         """Make deliveries available again whose member died, whose lease expired, or whose delay is over.
 
         Returns their number. Waits for the lock; raises `Busy` if the thread may not sleep.
@@ -289,7 +286,7 @@ class Group(Cursor):
         add_u64(self.map, GROUP_READY, 1)
         return True
 
-    def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = _always) -> bool:
+    def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = always) -> bool:
         """Extend a lease; False if the entry has changed."""
 
         def store_deadline() -> bool:

@@ -20,16 +20,13 @@ from typing_extensions import Buffer
 from ..._errors import Busy, StorageError
 from ..._format import PURE, Guard, Mutex, load_u32, swap_if_u32, take_word, wait_word
 from ..._format.layout import CONTENDED
+from ..._runtime.may_sleep import always
 from .lock_holder import Holder
 from .process_slots import Processes
 
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
 _BRIEFLY = 0.05  # seconds; a thread of this process that has the mutex may wait for the GIL, or for a small flush
-
-
-def _always() -> bool:
-    return True
 
 
 class SharedLock:
@@ -57,7 +54,7 @@ class SharedLock:
         """Excludes the other threads of this process, and only those."""
         self.mutex.share(words, position, processes.owner, flushes)
 
-    def held(self, may_sleep: Callable[[], bool] = _always) -> Guard:
+    def held(self, may_sleep: Callable[[], bool] = always) -> Guard:
         """Hold the lock in a `with` statement; raise `Busy` if it stays taken and the thread may not sleep.
 
         `entered` is called with the lock held, and is passed whether the lock was taken over from a dead process. No

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,6 +30,7 @@ from ..._errors import Busy, ClosedResourceError, StorageError, storage_error, v
 from ..._format import Guard, Mutex
 from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from ..._offset import LogPosition, Offset
+from ..._runtime.may_sleep import always, briefly
 from ..._runtime.scheduler import FLUSH_LANE, TimedCall
 from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once
 from ..consumers.cursors import Cursors
@@ -46,7 +46,6 @@ from ..store_events import StoreEvents
 from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
-_LOCK_WAIT_SECONDS = 0.2  # long enough for one flush of another process
 FINISHED_FLUSH_DELAY_SECONDS = 1.0
 """How long a finished segment may wait for its flush. A segment that is consumed by then is never written out, and
 its pages stay in memory, ready for the recycled file."""
@@ -246,7 +245,7 @@ class Flusher:
         has flushed it. `Busy` if another thread or process holds the flush lock and this thread may not sleep.
         """
         self.refuse_reentry()
-        with self._lock.held(may_sleep or _always):
+        with self._lock.held(may_sleep or always):
             if upto is None or self._control.write_offset <= upto:
                 self._flush_data()
 
@@ -349,16 +348,3 @@ class Flusher:
             _logger.error("%s", error)
             self._log.abandon_active()
         return error
-
-
-def briefly() -> Callable[[], bool]:
-    """Return a `may_sleep` for waits that are long enough for one flush of another process, but no longer.
-
-    It returns True until the time is over. A stopped process must not be waited for.
-    """
-    until = time.monotonic() + _LOCK_WAIT_SECONDS
-    return lambda: time.monotonic() < until
-
-
-def _always() -> bool:
-    return True
