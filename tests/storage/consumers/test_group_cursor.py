@@ -212,7 +212,7 @@ def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
             assert holder is not None
             rx.receive()
             store_u64(content, GROUP_DUE, 0)
-            store_u32(content, GROUP_LOCK, holder.owner ^ 1 << LOCK_SLOT_SHIFT)
+            store_u32(content, GROUP_LOCK, holder.own_word ^ 1 << LOCK_SLOT_SHIFT)
             group._processes.is_alive = lambda _: True  # type: ignore[method-assign]
             with pytest.raises(Busy):
                 group.tend(lambda: False)

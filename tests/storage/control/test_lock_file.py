@@ -151,8 +151,8 @@ def test_a_lock_file_that_is_deleted_while_it_is_locked_is_opened_again(path: Pa
     if deleting.rival is not None:
         assert deleting.rival.processes is not None
         assert deleting.rival.processes.others() == [store.processes.slot]
-        assert deleting.rival.processes.is_alive(store.processes.owner)
-        assert store.processes.is_alive(deleting.rival.processes.owner)
+        assert deleting.rival.processes.is_alive(store.processes.own_word)
+        assert store.processes.is_alive(deleting.rival.processes.own_word)
         deleting.rival.close()
     store.close()
     assert _recovered(path)

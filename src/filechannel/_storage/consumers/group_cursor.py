@@ -112,7 +112,7 @@ class Group(Cursor):
     @property
     def owner(self) -> int:
         """The owner value in the ring entries of this process."""
-        return self._processes.owner
+        return self._processes.own_word
 
     def leave(self) -> bool:
         """Remove one member; return whether it was the last one of this process."""

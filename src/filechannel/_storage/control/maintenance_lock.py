@@ -91,7 +91,7 @@ class MaintenanceLock:
     def _record_run(self) -> None:
         assert self._membership is not None
         self._control.check_storable()
-        store_u32(self._words, MAINTAINER, self._membership.processes.owner)
+        store_u32(self._words, MAINTAINER, self._membership.processes.own_word)
         now, offset = time.time_ns(), self._control.write_offset
         if offset != load_u64(self._words, QUIET_OFFSET):
             # The time first: if the process dies in between, the log seems to have moved later than it did, never

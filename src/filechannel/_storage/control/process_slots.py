@@ -1,7 +1,7 @@
 """The process slots: one for each process that has a channel open for writing, kept alive by a kernel lock.
 
 As long as it lives, a process holds the kernel lock on the byte of its slot in the lock file. It increments the
-generation of the slot when it takes it. A lock word names a slot and a generation, so it shows whether its owner is
+generation of the slot when it takes it. A lock word names a slot and a generation, so it shows whether its holder is
 alive, without a pid and without a timeout. That works across containers, and a process that is merely stopped counts as
 alive.
 
@@ -53,25 +53,25 @@ class Processes:
         self._marks = marks
         self.slot: int = 0
         """The slot of this process; 0 before `join`."""
-        self.owner: int = 0
+        self.own_word: int = 0
         """The value of a lock word that this process holds."""
 
     def join(self, clear: Callable[[int], object] = lambda _: None) -> None:
         """Take a slot. The caller holds the open lock.
 
-        *clear* removes what the previous owner of a slot left under its number. It is called before the generation
-        changes, while those files still count as the previous owner's.
+        *clear* removes what the previous process of a slot left under its number. It is called before the generation
+        changes, while those files still count as the previous process's.
         """
         taken = set(self.others())
         for slot in range(1, PROCESS_SLOT_COUNT):
             if slot not in taken and self._mark(slot):
                 clear(slot)
-                # The generation first: once the byte is locked, an old generation would make the dead owner look alive.
+                # The generation first: once the byte is locked, an old one would make a dead lock holder look alive.
                 generation = self._count_up(slot)
                 if self._locks.take(slot):
                     self._describe(slot)
                     self.slot = slot
-                    self.owner = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
+                    self.own_word = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
                     return
         raise StorageError(f"{PROCESS_SLOT_COUNT - 1} processes have the channel open, which is the maximum")
 

@@ -78,7 +78,7 @@ class Log:
         self._closed = self._is_closing = False
         self._durability_changed = self._dropped = False
         self.writer: Writer = Writer(
-            control.map, processes.owner, options.max_message_size, self.append, events.message_published.__call__
+            control.map, processes.own_word, options.max_message_size, self.append, events.message_published.__call__
         )
         self.dirty: DirtySegments = DirtySegments(control, segments)
         self._active = ActiveSegment(
