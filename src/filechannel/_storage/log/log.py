@@ -88,7 +88,7 @@ class Log:
             options,
             self.writer,
             capacity,
-            NextSegment(files, segments, self.writer, events, prepare=self.prepare_next_segment),
+            NextSegment(files, segments, self.writer, events, on_ready=self.prepare_next_segment),
             self._check_may_create,
         )
         self.appender: Appender = Appender(

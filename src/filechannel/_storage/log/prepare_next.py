@@ -41,14 +41,14 @@ class NextSegment:
         writer: Writer,
         events: StoreEvents,
         *,
-        prepare: Callable[[], object],
+        on_ready: Callable[[], object],
     ) -> None:
-        """*prepare* is called from any thread when a file is ready; it calls `ActiveSegment.prepare_next_segment`."""
+        """*on_ready* is called from any thread when a file is ready, to hand it over: `Log.prepare_next_segment`."""
         self._files = files
         self._segments = segments
         self._writer = writer
-        self._prepare_next = prepare
-        self._fast_rolled = events.maintenance_due.__call__  # has another thread call `Log.catch_up`
+        self._on_ready = on_ready
+        self._on_fast_roll = events.maintenance_due.__call__  # has another thread call `Log.catch_up`
         self._requested: Segment | None = None
         segments.add_user(self)
 
@@ -64,13 +64,13 @@ class NextSegment:
             return middle
         self._requested = segment
         if self._segments.next_free_file() is not None:
-            self._prepare_next()
+            self._on_ready()
         else:
             with suppress(NoThreadError):  # the interpreter is shutting down
-                background_threads().do(lambda: self._prepare(segment))
+                background_threads().do(lambda: self._prepare_file(segment))
         return segment.space_end
 
-    def _prepare(self, segment: Segment) -> None:
+    def _prepare_file(self, segment: Segment) -> None:
         if not self.is_requested(segment):
             return  # the writer has rolled without it, or the channel is closed
         try:
@@ -82,7 +82,7 @@ class NextSegment:
                 _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
         if self.is_requested(segment) and file is not None:
-            self._prepare_next()
+            self._on_ready()
 
     def is_requested(self, segment: Segment) -> bool:
         """Return whether the segment after this one was requested: nothing else is prepared until this one is full.
@@ -105,7 +105,7 @@ class NextSegment:
             os.fsencode(segment_name(0)),
             0,
             window,
-            self._fast_rolled,
+            self._on_fast_roll,
             self._files.watch_roll,
             directory.descriptor,
         )
