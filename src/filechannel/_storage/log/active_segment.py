@@ -100,7 +100,7 @@ class ActiveSegment:
             # Index entries from its begin on belong to the new segment, entries of uncommitted records to none.
             visible = min(self._control.write_offset, segment.begin)
             self._queue_index_entries(self._take_index_entries(min(visible, segment.begin - 1)), visible)
-            self._take_index_entries(segment.begin - 1)
+            self._drop_index_entries(segment.begin - 1)
         self.segment = segment
 
     def _bind(self, segment: Segment) -> None:
@@ -167,16 +167,19 @@ class ActiveSegment:
         """Return the current time or, if the clock was set back, a time no earlier than any in previous segments."""
         now = time.time_ns()
         if self.segment is not None and self._writer.alone:
-            marked = max(self._index.latest, self._latest_in_memory())
+            marked = max(self._index.latest, self._take_latest_time())
             return max(not_before(marked, now), self.segment.header.created)
         self.store_index_entries()
-        for begin in self._segments.begins[-1:]:
+        begins = self._segments.begins
+        if begins:
+            begin = begins[-1]
             with suppress(CorruptRecordError):
-                marked = max(latest_time(self._files, self._segments.path(begin)), self._latest_in_memory())
+                marked = max(latest_time(self._files, self._segments.path(begin)), self._take_latest_time())
                 return max(not_before(marked, now), self._segments.header(begin).created)
         return now
 
-    def _latest_in_memory(self) -> int:
+    def _take_latest_time(self) -> int:
+        """Take the index entries of the writer; return the time of the last one in memory, or 0 if there is none."""
         self._pending_entries += self._writer.take_index_entries()
         return INDEX_CHECKED.unpack(self._pending_entries[-INDEX_CHECKED.size :])[2] if self._pending_entries else 0
 
@@ -204,6 +207,10 @@ class ActiveSegment:
         """Return the index entries up to an offset, and keep the other ones."""
         self._pending_entries += self._writer.take_index_entries()
         return self._split_pending(last)
+
+    def _drop_index_entries(self, last: int) -> None:
+        """Delete the index entries up to an offset, and keep the other ones."""
+        self._take_index_entries(last)
 
     def _split_pending(self, last: int) -> bytes:
         entries = self._pending_entries

@@ -104,7 +104,8 @@ class Appender:
                 self._write([header_record.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
             last: Part = []
             for part in parts:
-                if part if isinstance(part, list) else part.count:
+                if len(part):
+                    # One part late: only the last record of the batch is written without BATCH_CONTINUES.
                     self._write(last, flags | BATCH_CONTINUES)
                     last = part
             self._write(last, flags)
