@@ -244,7 +244,7 @@ class WritableStore(Store):
             if log.end():
                 flusher.commit_with_lock()
                 self.control.mark_sealed()
-            flusher.flush(locked=True)
+            flusher.flush_with_lock()
         log.wake_receivers()
         self.capacity.wake_senders()
 

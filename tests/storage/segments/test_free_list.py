@@ -393,7 +393,7 @@ def test_an_empty_channel_keeps_no_file(path: Path, how: str) -> None:
                 store.flusher.commit_with_lock()
                 store.log.appender.finish_segment()
                 store.control.oldest_offset = store.control.write_offset
-                store.flusher.flush(locked=True)
+                store.flusher.flush_with_lock()
                 store.segments.remove_before(store.control.write_offset)
         assert free_file_names(files, path / "segments") == []
 

@@ -86,28 +86,30 @@ class Flusher:
 
     # Everything
 
-    def flush(self, *, locked: bool = False) -> None:
+    def flush(self) -> None:
         """Flush everything sent so far, and the cursors; `StorageError` if that is not possible.
 
-        Raises the same if the durability of stored messages is unknown after an earlier failed flush. *locked*: the
-        caller already holds the flush lock with `held`.
+        Raises the same if the durability of stored messages is unknown after an earlier failed flush.
         """
-        if not locked:
-            self.refuse_reentry()
+        self.refuse_reentry()
         with self._lock.held():
-            try:
-                self._flush_all()
-            finally:
-                self._report_loss()
+            self.flush_with_lock()
 
-    def flush_the_rest(self, *, locked: bool = False) -> None:
+    def flush_with_lock(self) -> None:
+        """Flush as `flush` does, for a caller that already holds the flush lock with `held`."""
+        try:
+            self.flush_the_rest_with_lock()
+        finally:
+            self._report_loss()
+
+    def flush_the_rest(self) -> None:
         """Flush everything that can be flushed: as `flush`, but an earlier failed flush does not make it raise."""
-        if not locked:
-            self.refuse_reentry()
+        self.refuse_reentry()
         with self._lock.held():
-            self._flush_all()
+            self.flush_the_rest_with_lock()
 
-    def _flush_all(self) -> None:
+    def flush_the_rest_with_lock(self) -> None:
+        """Flush as `flush_the_rest` does, for a caller that already holds the flush lock with `held`."""
         try:
             checkpoint = self._flush_data()
             self._cursors.flush()
@@ -135,7 +137,7 @@ class Flusher:
         if self._control.durable_offset < self._control.write_offset:
             with self._lock.held(briefly()):  # the previous holder may have flushed everything
                 if self._control.durable_offset < self._control.write_offset:
-                    self.flush(locked=True)
+                    self.flush_with_lock()
 
     def flush_every(self, seconds: float | None) -> None:
         """Flush at an interval from now on; with None, only when a caller asks for it."""
