@@ -18,7 +18,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -174,10 +173,9 @@ def holder_at(words: mmap, slot: int) -> Holder:
 def _holder(described: bytes) -> Holder:
     try:
         _, _, pid, since, host = PROCESS.unpack(described)
-        moment = datetime.fromtimestamp(since / 1e9, UTC)
-        return Holder(pid, host.rstrip(b"\0").decode(), moment) if pid else Holder(None, None, None)
-    except (struct.error, ValueError, OverflowError, OSError):
+    except struct.error:
         return Holder(None, None, None)
+    return Holder.of(pid, since, host)
 
 
 def _note() -> bytes:
