@@ -378,10 +378,7 @@ class Log:
     def discard(self) -> None:
         """Release every file of a log whose `begin` failed. Nothing is stored: the next open recovers."""
         with self.mutex.held():
-            self._closed = True
-            self._active.release()
-            self.dirty.clear()
-            self.writer.close()
+            self._release()
 
     def close(self) -> None:
         """Release the active segment and refuse all further writes: another process may own the channel from now on."""
@@ -399,8 +396,12 @@ class Log:
             except (FileChannelError, OSError) as error:  # the control page is damaged, or the index cannot be stored
                 _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:
-                self._closed = True
-                self._active.release()
-                self.dirty.clear()
-                self.writer.close()
+                self._release()
                 self._is_closing = False
+
+    def _release(self) -> None:
+        """Release every file. The caller holds the mutex."""
+        self._closed = True
+        self._active.release()
+        self.dirty.clear()
+        self.writer.close()
