@@ -32,7 +32,7 @@ from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from ..._offset import LogPosition, Offset
 from ..._runtime.may_sleep import always, briefly
 from ..._runtime.scheduler import FLUSH_LANE, TimedCall
-from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once
+from ..._runtime.threads import NoThreadError, background_threads, do_in_parallel
 from ..consumers.cursors import Cursors
 from ..control.checkpoints import Checkpoint
 from ..control.control_page import Control, Tail
@@ -288,7 +288,7 @@ class Flusher:
         try:
             self._control.running_flushes.begin(FLUSHING_SEGMENTS)
             try:
-                do_all_at_once([segment.flush for segment in work.segments])
+                do_in_parallel([segment.flush for segment in work.segments])
             finally:
                 self._lock.check_storable()
                 self._control.running_flushes.end(FLUSHING_SEGMENTS)
