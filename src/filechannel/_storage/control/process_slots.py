@@ -117,9 +117,9 @@ class Processes:
         """Return whether the process in a slot has set the flag that its senders wait for capacity."""
         return bool(load_u32(self._words, _slot_position(slot) + PROCESS_WAITING))
 
-    def set_queued(self, stands: bool) -> None:
+    def set_queued(self, is_queued: bool) -> None:
         """Set or clear the flag that senders of this process wait for capacity."""
-        store_u32(self._words, _slot_position(self.slot) + PROCESS_WAITING, int(stands))
+        store_u32(self._words, _slot_position(self.slot) + PROCESS_WAITING, int(is_queued))
 
     def remove_from_queue(self, word: int) -> None:
         """Clear the flag of the process that a lock word names, unless another process has its slot by now."""
