@@ -36,7 +36,7 @@ from ..._format.layout import (
 )
 from ..system.kernel_locks import KernelLocks, taken_bytes
 from ..system.os_calls import Files
-from .lock_file import looking
+from .lock_file import inspecting_locks
 from .lock_holder import SHORTEST_NOTE, Holder
 
 _MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
@@ -196,8 +196,8 @@ class Living:
 def living_in(files: Files, path: Path, descriptor: int) -> Living:
     """Return the live processes, from the locks and the marks of a channel whose control file is open."""
     marked = _slots(taken_bytes(files, descriptor, *_TABLE, shared=False))
-    with looking(files, path) as sight:
-        return Living(sorted({*marked, *sight.taken(1, PROCESS_SLOT_COUNT - 1)}), sight.is_complete)
+    with inspecting_locks(files, path) as visible:
+        return Living(sorted({*marked, *visible.taken(1, PROCESS_SLOT_COUNT - 1)}), visible.is_complete)
 
 
 def _slot_position(slot: int) -> int:
