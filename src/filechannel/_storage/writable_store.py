@@ -241,7 +241,7 @@ class WritableStore(Store):
             flusher.commit_with_lock()
             # All records must be visible before the sealed word is set. Otherwise readers would wait for the rest, and
             # the process that has to publish it may die.
-            if log.end():
+            if log.append_seal():
                 flusher.commit_with_lock()
                 self.control.mark_sealed()
             flusher.flush_with_lock()

@@ -300,7 +300,7 @@ class Log:
                 return
             _logger.error("%s: the background work after a roll could not be started: %s", self._path, error)
 
-    def end(self) -> bool:
+    def append_seal(self) -> bool:
         """Append the seal; return False if the channel is sealed already. The caller holds the writer lock."""
         if not self._control.sealed:
             self._gap.make_pending()
