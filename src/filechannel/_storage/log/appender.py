@@ -56,8 +56,8 @@ class Appender:
         self._active = active
         self._dirty = dirty
         self._forked = False
-        self.has_finished: bool = False
-        """Whether a segment was finished since the log last notified its owner of that."""
+        self.must_notify_finished: bool = False
+        """Whether a segment was finished since `segment_finished` was last raised."""
 
     def start(self) -> None:
         """Continue at the tail, after the lock was acquired or the tail was moved."""
@@ -279,7 +279,7 @@ class Appender:
         """Record that a segment was finished where another one begins, perhaps in the middle of a batch."""
         tail = self._control.tail(deferred=self._writer.deferred)
         self._dirty.finished(begin.offset, min(tail, begin, key=lambda each: each.offset))
-        self.has_finished = True
+        self.must_notify_finished = True
 
     def finish_segment(self) -> None:
         """Finish the active segment unless it is empty. The caller has nothing uncommitted."""

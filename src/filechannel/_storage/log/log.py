@@ -227,13 +227,13 @@ class Log:
 
     def _notify_finished(self) -> None:
         """Raise `segment_finished` once if a segment was finished. The caller does not hold the writer lock."""
-        if not self.appender.has_finished:
+        if not self.appender.must_notify_finished:
             return
-        self.appender.has_finished = False
+        self.appender.must_notify_finished = False
         try:
             self._events.segment_finished()
         except BaseException:
-            self.appender.has_finished = True  # the next call notifies again
+            self.appender.must_notify_finished = True  # the next call notifies again
             raise
 
     def prepare_next_segment(self) -> None:
