@@ -243,7 +243,7 @@ def test_a_position_that_is_flushed_each_time_is_an_error(image: MountedImage) -
 
 
 def _cut(store: Store) -> None:
-    """Cut the active segment off behind its header, and note that a flush has happened since it was written to."""
+    """Cut the active segment off after its header, and note that a flush has happened since it was written to."""
     os.truncate(store.segments.path(store.segments.begins[-1]), 4096)
     store.control.running_flushes.begin(FLUSHING_SEGMENTS)
     store.control.running_flushes.end(FLUSHING_SEGMENTS)

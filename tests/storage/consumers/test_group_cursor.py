@@ -237,7 +237,7 @@ def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.Mon
 
 
 def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
-    """After another boot garbage in the ring is dropped, and every message behind the position is delivered."""
+    """After another boot garbage in the ring is dropped, and every message after the position is delivered."""
     with mapped(path) as content:
         content[512:700] = b"\xff" * 188
         content[4096:] = b"\x09" * (len(content) - 4096)
