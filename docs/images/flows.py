@@ -182,7 +182,7 @@ def flush() -> str:
     opened = Box(0, 5.4, "next open\nthe boot id differs")
     walk = Box(0, 6.4, "walk the valid records\nfrom the checkpoint")
     end = Box(0, 7.4, "end of the log\nafter the last\ncomplete batch", "mark")
-    rest = Box(1, 7.4, "valid records behind\nthe end are moved\nto quarantine/")
+    rest = Box(1, 7.4, "valid records after\nthe end are moved\nto quarantine/")
     return picture(
         "How messages reach the disk, and what an open does after a power cut",
         *chain(append, ticket, sync, publish),

@@ -185,7 +185,7 @@ def test_a_group_lock_that_is_held_is_waited_for(path: Path) -> None:
         alive = processes.is_alive
         processes.is_alive = lambda _: True  # type: ignore[method-assign]
         try:
-            group.map[GROUP_LOCK : GROUP_LOCK + 4] = (processes.owner ^ 1 << LOCK_SLOT_SHIFT).to_bytes(4, "little")
+            group.map[GROUP_LOCK : GROUP_LOCK + 4] = (processes.own_word ^ 1 << LOCK_SLOT_SHIFT).to_bytes(4, "little")
             with in_thread(rx.receive) as receiving:
                 assert not receiving.done()
                 group.map[GROUP_LOCK : GROUP_LOCK + 4] = bytes(4)

@@ -43,7 +43,7 @@ async def test_every_position_is_found(path: Path) -> None:
 
 
 async def test_a_position_that_never_existed_is_none(path: Path) -> None:
-    """A lookup of an offset inside a message, behind the end, or with the sequence of another message returns None."""
+    """A lookup of an offset inside a message, beyond the end, or with the sequence of another message returns None."""
     async with open_channel(path, int, options=SMALL) as channel:
         positions = await fill(channel)
         middle, end = positions[COUNT // 2], positions[-1]
@@ -81,7 +81,7 @@ async def test_a_position_that_is_being_reclaimed_is_itself(path: Path, monkeypa
 
 
 async def test_a_position_lost_in_a_power_cut_becomes_the_next_one(path: Path, boots: Boots) -> None:
-    """A lookup of a position behind the cut of a power cut returns the first message since."""
+    """A lookup of a position after the cut of a power cut returns the first message since."""
     async with open_channel(path, int) as channel:
         positions = await fill(channel)
         await channel.flush()

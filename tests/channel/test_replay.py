@@ -195,7 +195,7 @@ async def test_a_replay_under_fsync_ends_with_what_is_visible(path: Path, gate: 
 
 
 async def test_a_replay_stops_before_an_offset_gap(path: Path, gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
-    """After a failed flush the log resumes far behind: where it ended before is a stop like any other."""
+    """After a failed flush the log resumes far beyond its end: where it ended before is a stop like any other."""
     caplog.set_level(logging.CRITICAL, "filechannel")
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many([1, 2])
@@ -225,7 +225,7 @@ async def test_a_replay_of_a_readonly_channel_ends(path: Path) -> None:
 @one_loop
 @pytest.mark.parametrize("stop", [1, 5, 10**15, -1], ids=repr)
 async def test_a_stop_where_no_message_begins_is_refused(path: Path, stop: int) -> None:
-    """An offset inside a message, behind the last or below zero is a `ValueError` that names it."""
+    """An offset inside a message, after the last or below zero is a `ValueError` that names it."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await tx.send_many(range(10))
         with pytest.raises(ValueError, match=str(stop)):
@@ -255,8 +255,8 @@ async def test_linger_does_not_wait_for_more_than_the_history(path: Path) -> Non
             assert await rx.receive_many(3, linger=600) == [1, 2]
 
 
-async def test_peek_shows_nothing_behind_the_stop(path: Path) -> None:
-    """`peek` of a replay returns nothing behind its stop."""
+async def test_peek_shows_nothing_after_the_stop(path: Path) -> None:
+    """`peek` of a replay returns nothing after its stop."""
     async with open_channel(path, int, options=SMALL) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(2000)]
         with channel.replay(stop=offsets[1500]) as rx:
@@ -294,7 +294,7 @@ async def test_seeking_back_after_the_end(path: Path) -> None:
 
 
 async def test_seeking_beyond_the_stop_moves_to_the_stop(path: Path) -> None:
-    """A replay is never behind its stop: whatever is stored there, it has ended."""
+    """A replay never passes its stop: it has ended there, whatever is stored after it."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         offsets = [tx.send_nowait(number) for number in range(10)]
         with channel.replay(stop=offsets[5]) as rx:

@@ -147,7 +147,7 @@ async def test_seeking_to_a_reclaimed_message_is_refused(path: Path) -> None:
 async def test_a_consumer_that_registers_during_a_reclaim_begins_at_what_is_left(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A name that registers at data that is being reclaimed begins behind it."""
+    """A name that registers at data that is being reclaimed begins after it."""
     async with open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         await tx.send_many(MESSAGES)

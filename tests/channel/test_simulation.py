@@ -226,7 +226,7 @@ class Simulation(RuleBasedStateMachine):
         )
     )
     def crash(self, lives: list[tuple[str, int, float | None, list[int]]]) -> None:
-        """Another process continues under the same names, and is killed: each resumes behind what it received."""
+        """Another process continues under the same names, and is killed: each resumes after what it received."""
         self.runner.run(self.channel.aclose())
         self.receivers = {}
         commands, expected = [], []

@@ -126,7 +126,7 @@ def _directory(path: Path, _victim: Path) -> None:
 
 
 def _sparse(path: Path, _victim: Path) -> None:
-    """A terabyte behind what was there."""
+    """A terabyte after what was there."""
     if path.is_file():
         os.truncate(path, 1 << 40)
 

@@ -12,7 +12,7 @@ from tests.cli.shell import Order, fill
 
 
 def complete(words: str) -> list[str]:
-    """Return what bash is offered behind some words."""
+    """Return what bash is offered after some words."""
     environment = {
         "_FILECHANNEL_COMPLETE": "complete_bash",
         "COMP_WORDS": f"filechannel {words}",

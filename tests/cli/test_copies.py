@@ -38,10 +38,10 @@ def test_verify_and_doctor_report_it(copy: Path) -> None:
 
 
 def test_info_shows_it(copy: Path) -> None:
-    """The number of messages behind the damage is a line of its own, and a field in JSON."""
+    """The number of messages after the damage is a line of its own, and a field in JSON."""
     result, unreachable = run("info", copy), report("info", copy)["unreachable"]
     assert (
-        f"{unreachable['messages']:,} messages in {unreachable['segments']} segments behind the damage" in result.stdout
+        f"{unreachable['messages']:,} messages in {unreachable['segments']} segments after the damage" in result.stdout
     )
     assert f"of {SENT:,} ever sent" in result.stdout
     assert report("info", copy.with_name("orders"))["unreachable"] is None
@@ -71,7 +71,7 @@ def test_an_export_that_skips_damage_has_what_is_behind_it(copy: Path) -> None:
 
 
 def test_tail_shows_the_newest_messages(copy: Path) -> None:
-    """The last messages lie behind the damage, and are shown."""
+    """The last messages lie after the damage, and are shown."""
     assert [line.split()[0] for line in run("tail", copy, "-n", 2).stdout.splitlines()] == ["2998", "2999"]
 
 

@@ -20,7 +20,7 @@ GROUP = typer.main.get_command(app)
 
 
 def commands_in(text: str) -> Iterator[list[str]]:
-    """Return the words behind each `filechannel` in lines that are typed."""
+    """Return the words after each `filechannel` in lines that are typed."""
     for line in text.splitlines():
         typed = line.strip().removeprefix("$ ")
         if "filechannel " not in typed or typed.startswith(("filechannel:", "pip ", "Usage:", "Try ")):

@@ -503,5 +503,5 @@ def test_the_text_gives_the_numbers_of_the_tables() -> None:
     assert layout.OFFSET_GAP == 2**40
     assert "a multiple of 2^40 that is more than 2^39 beyond" in text
     assert layout.INDEX_BYTES == 64 * 1024
-    assert "64 KiB or more behind the last entry" in text
+    assert "64 KiB or more after the last entry" in text
     assert "`0xE3069283`" in text

@@ -94,7 +94,7 @@ def test_a_copy_is_repaired_as_the_original_is(path: Path, name: str) -> None:
 
 
 def test_a_torn_end_of_a_copy_is_not_damage(path: Path, boots: Boots) -> None:
-    """What is behind the last intact record was never written: nothing is found, and repair changes nothing."""
+    """What comes after the last intact record was never written: nothing is found, and repair changes nothing."""
     make(path)
     boots.again()
     last = segments_of(path)[-1]
@@ -106,7 +106,7 @@ def test_a_torn_end_of_a_copy_is_not_damage(path: Path, boots: Boots) -> None:
 
 
 def test_records_behind_a_lost_segment_with_the_checkpoint_are_kept(path: Path) -> None:
-    """If the segment with the checkpoint is missing, repair keeps those behind it in a copy, too."""
+    """If the segment with the checkpoint is missing, repair keeps those after it in a copy, too."""
     make(path)
     with opened(path, create=False) as store:
         store.flusher.flush()

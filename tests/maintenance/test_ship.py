@@ -65,7 +65,7 @@ def _sizes(directory: Path) -> list[int]:
 
 @pytest.mark.parametrize("suffix", [".idx", ".seg.z"])
 def test_a_hole_is_not_copied(path: Path, tmp_path: Path, suffix: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The archive has no byte behind the index entries or blocks of a file, and none is copied in between."""
+    """The archive has no byte after the index entries or blocks of a file, and none is copied in between."""
     _compressed(path)
     for file in (path / "segments").glob(f"*{suffix}"):
         os.truncate(file, 1 << 40)

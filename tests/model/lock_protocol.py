@@ -67,7 +67,7 @@ class LockProtocol:
         if sum(process.step in OWNS for process in processes) > 1:
             return "two live owners"
         if memory.word == 0 and memory.unpublished:
-            return "the word is free and an unpublished record lies behind the tail"
+            return "the word is free and an unpublished record lies after the tail"
         return memory.flaw
 
     def is_final(self, memory: Memory, processes: tuple[Writer, ...]) -> bool:

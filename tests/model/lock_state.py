@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     word: int = 0
     tail: int = 0  # records published
     reserved_end: int = 0
-    unpublished: int = 0  # what lies behind the tail: nothing, half a record, a whole one
+    unpublished: int = 0  # what lies after the tail: nothing, half a record, a whole one
     flaw: str | None = None
     locked_bytes: int = 0  # a bit per slot
     generations: tuple[int, ...] = ()

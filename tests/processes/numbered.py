@@ -15,7 +15,7 @@ from tests.storage.channels import opened
 from tests.storage.reclaiming import reclaim
 
 _LONGEST = 900
-_KEPT = 2  # segments behind the one that is written to
+_KEPT = 2  # segments before the one that is written to
 
 
 def numbered(sequence: int) -> bytes:

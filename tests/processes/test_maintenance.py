@@ -119,7 +119,7 @@ def test_a_stopped_maintenance_process_blocks_no_other(workers: Workers, path: P
 
 
 def test_a_decision_of_a_stopped_maintenance_process_holds(workers: Workers, path: Path) -> None:
-    """After a maintenance process stops behind its decision no consumer gets a position before it."""
+    """After a maintenance process stops after its decision no consumer gets a position before it."""
     with blocking.open_channel(path, bytes, options=SMALL) as channel, channel.sender() as tx:
         MAINTENANCE.forget(channel._store)
         for number in range(60):

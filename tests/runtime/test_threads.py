@@ -13,7 +13,7 @@ from queue import SimpleQueue
 import pytest
 
 from filechannel._runtime import threads
-from filechannel._runtime.threads import Flag, ThreadPool, do_all_at_once
+from filechannel._runtime.threads import Flag, ThreadPool, do_in_parallel
 from tests.storage.background import no_more_threads
 
 TIMEOUT = 60.0
@@ -99,9 +99,9 @@ def test_all_is_done_before_an_error_is_raised(monkeypatch: pytest.MonkeyPatch, 
     done: list[int] = []
     work = [_failing(1), lambda: done.append(2), _failing(3), lambda: done.append(4)]
     with no_more_threads() if limited else nullcontext(), pytest.raises(OSError, match="1"):
-        do_all_at_once(work)
+        do_in_parallel(work)
     assert sorted(done) == [2, 4]
-    do_all_at_once([lambda: done.append(5)])
+    do_in_parallel([lambda: done.append(5)])
     assert done[2:] == [5]
 
 

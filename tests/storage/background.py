@@ -36,7 +36,7 @@ class Background:
             monkeypatch.setattr(f"filechannel._storage.{module}.background_threads", lambda: background)
         monkeypatch.setattr("filechannel._storage.durability.flusher.FINISHED_FLUSH_DELAY_SECONDS", 0)
         for module in ("durability.flusher", "segments.catalog", "consumers.cursors"):
-            monkeypatch.setattr(f"filechannel._storage.{module}.do_all_at_once", _do_in_order)
+            monkeypatch.setattr(f"filechannel._storage.{module}.do_in_parallel", _do_in_order)
         return background
 
 

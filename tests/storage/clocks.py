@@ -39,9 +39,9 @@ class Clock:
             now = [(offset, sequence, clock.now) for offset, sequence, _ in INDEX_CHECKED.iter_unpack(entries)]
             store(self, segment, packed(now), visible)
 
-        latest = ActiveSegment._latest_in_memory
+        latest = ActiveSegment._take_latest_time
         monkeypatch.setattr(ActiveIndex, "store", store_as_of_now)
-        monkeypatch.setattr(ActiveSegment, "_latest_in_memory", lambda self: min(latest(self), clock.now))
+        monkeypatch.setattr(ActiveSegment, "_take_latest_time", lambda self: min(latest(self), clock.now))
         return clock
 
 

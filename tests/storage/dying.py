@@ -198,7 +198,7 @@ def _fail(path: Path, files: BrokenFiles, counts: Counts, durability: Durability
 
 
 def _check_failed(path: Path, counts: Counts) -> None:
-    """Once a flush has failed, wherever it died: what readers saw is stored, and the log resumes far behind it."""
+    """Once a flush has failed, wherever it died: what readers saw is stored, and the log resumes far beyond it."""
     with opened(path) as store:
         found = payloads_of(store)
         assert len(found) >= counts["sent"]

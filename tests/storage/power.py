@@ -332,7 +332,7 @@ class PowerFiles(Files):
         super().grow(descriptor, size)
 
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
-        """Reserve disk space."""
+        """Allocate disk space."""
         self._called("allocate")
         super().allocate(path, descriptor, position, size)
 

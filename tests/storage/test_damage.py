@@ -1,4 +1,4 @@
-"""Finding the way behind damage inside a segment."""
+"""Finding the way past damage inside a segment."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_damage_does_not_touch_is_found(path: Path, size: int) -> None:
 
 
 def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
-    """The next segment header corrects the sequences behind damage."""
+    """The next segment header corrects the sequences after damage."""
     with opened(path, ChannelOptions(segment_size=16384)) as store:
         segment, messages = _fill(store, 300, 300)
         _damage(segment, messages[5].offset, 4096)
@@ -100,7 +100,7 @@ def test_numbers_are_right_again_at_the_next_segment(path: Path) -> None:
 
 
 def test_marks_give_the_sequence_behind_damage(path: Path) -> None:
-    """Behind damage a marked record has its exact sequence."""
+    """After damage a marked record has its exact sequence."""
     with opened(path, LARGE) as store:
         segment, messages = _fill(store, 10)
         mark = LogPosition(Offset(messages[6].offset), 6)
@@ -120,7 +120,7 @@ def test_zeros_are_skipped_quickly(path: Path) -> None:
 
 @pytest.mark.parametrize("zeros", range(8))
 def test_a_record_that_begins_with_zeros_is_found_behind_zeros(path: Path, zeros: int) -> None:
-    """A record that begins with zero bytes is found behind zeros."""
+    """A record that begins with zero bytes is found after zeros."""
     with opened(path, LARGE) as store:
         store.log.append([b"x" * (1000 + zeros)])
         store.log.append([b""])

@@ -85,7 +85,7 @@ def test_an_old_sealed_channel_is_read(golden: Path) -> None:
 
 
 def test_old_compressed_segments_are_read(golden: Path) -> None:
-    """Golden compressed segments of every method are read, with a plain one behind them."""
+    """Golden compressed segments of every method are read, with a plain one after them."""
     expected = [payload for batch in COMPRESSIBLE for payload in batch] * len(METHODS)
     with opened(golden / "compressed", create=False, readonly=_is_old(golden)) as store:
         found = read_all(store)

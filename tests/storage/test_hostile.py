@@ -399,7 +399,7 @@ def test_an_index_that_is_a_hole_takes_no_memory(path: Path) -> None:
 
 
 def test_a_segment_that_is_too_long_is_mapped_in_part(path: Path) -> None:
-    """A segment with a terabyte behind its records is mapped in part, read, and appended to."""
+    """A segment with a terabyte after its records is mapped in part, read, and appended to."""
     expected = [b"%0100d" % number for number in range(200)]
     filled(path)
     for file in (path / "segments").glob("0*.seg"):

@@ -239,7 +239,7 @@ class _Bell:
 @shares
 def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a stopped process flushes many channels, background threads of others wait only for those channels."""
-    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("filechannel._runtime.may_sleep._LOCK_WAIT_SECONDS", 0.01)
     count = 6
     stores = [open_store(path / str(number), FSYNC) for number in range(count)]
     others = [open_store(path / str(number), FSYNC) for number in range(count)]
@@ -266,7 +266,7 @@ def test_background_threads_do_not_wait_for_another_process(path: Path, monkeypa
 @shares
 def test_the_timer_does_not_wait_for_another_process(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While a stopped process flushes one channel, the timer flushes the others."""
-    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("filechannel._runtime.may_sleep._LOCK_WAIT_SECONDS", 0.01)
     with opened(path / "a", SMALL) as stuck, opened(path / "a", SMALL) as stopped, opened(path / "b", SMALL) as fine:
         stuck.log.append([b"one"])
         fine.log.append([b"one"])

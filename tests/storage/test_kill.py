@@ -32,7 +32,7 @@ def test_a_writer_may_die_at_every_step(durability: str, which: str) -> None:
 @pytest.mark.parametrize("which", WHICH)
 @pytest.mark.parametrize("durability", ["os", "fsync"])
 def test_a_writer_may_die_at_every_step_after_a_failed_flush(durability: str, which: str) -> None:
-    """If a writer dies before any call after a failed flush, the next one resumes behind every used offset."""
+    """If a writer dies before any call after a failed flush, the next one resumes beyond every used offset."""
     assert _run("failure", durability, which, timeout=1800) > 40
 
 

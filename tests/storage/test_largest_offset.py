@@ -145,7 +145,7 @@ def test_an_end_or_a_name_with_an_offset_that_is_too_large_is_none(number: int) 
 
 @too_large
 def test_a_compressed_segment_with_a_sequence_that_is_too_large_is_damaged(path: Path, number: int) -> None:
-    """A compressed segment is damaged if a sequence of it, or the one behind it, is too large."""
+    """A compressed segment is damaged if a sequence of it, or the one after it, is too large."""
     _filled(path)
     with opened(path) as store:
         file = compressed_file(store, compress_all(store)[0])

@@ -85,7 +85,7 @@ def test_an_error_leaves_everything_for_the_next_time(path: Path) -> None:
 @shares
 def test_a_lock_that_a_stopped_process_holds_is_not_waited_for(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A reclaim does not wait for a process that is stopped while it flushes or writes, and is repeated later."""
-    monkeypatch.setattr("filechannel._storage.durability.flusher._LOCK_WAIT_SECONDS", 0.01)
+    monkeypatch.setattr("filechannel._runtime.may_sleep._LOCK_WAIT_SECONDS", 0.01)
     with opened(path, SMALL) as store, opened(path, SMALL) as other:
         sent = fill(store, 4)
         consume(store, 7)

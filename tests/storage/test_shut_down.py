@@ -243,14 +243,14 @@ def test_a_position_that_is_flushed_each_time_is_an_error(image: MountedImage) -
 
 
 def _cut(store: Store) -> None:
-    """Cut the active segment off behind its header, and note that a flush has happened since it was written to."""
+    """Cut the active segment off after its header, and note that a flush has happened since it was written to."""
     os.truncate(store.segments.path(store.segments.begins[-1]), 4096)
     store.control.running_flushes.begin(FLUSHING_SEGMENTS)
     store.control.running_flushes.end(FLUSHING_SEGMENTS)
 
 
 def test_a_segment_that_was_cut_off_is_an_error(tmp_path: Path) -> None:
-    """Under FSYNC a message behind the end of a segment that was cut off is refused before it is stored."""
+    """Under FSYNC a message beyond the end of a segment that was cut off is refused before it is stored."""
     with opened(tmp_path / "channel", FSYNC) as store:
         store.log.append([bytes(5000)])
         store.flusher.commit()

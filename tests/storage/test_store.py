@@ -307,7 +307,7 @@ def test_a_purge_is_on_disk_before_the_first_file_is_deleted(path: Path, backgro
 # The end
 
 
-def test_a_sealed_channel_ends_behind_its_last_message(path: Path) -> None:
+def test_a_sealed_channel_ends_after_its_last_message(path: Path) -> None:
     """A reader at the end of a sealed channel has reached its end, and one before it has not."""
     with opened(path) as store:
         store.log.append([b"one"])

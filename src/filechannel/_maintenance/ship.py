@@ -260,7 +260,7 @@ class _Shipper:
             raise CorruptRecordError(path.name, begin, str(error), path=self._store.path) from error
 
     def _copy_index(self, candidate: Candidate, local: Path) -> bool:
-        """Write the valid entries of an index, without the hole behind them; False if there are none."""
+        """Write the valid entries of an index, without the hole after them; False if there are none."""
         stored = read_entries(self._store.files, self._store.segments.path(candidate.begin))
         entries = [entry for entry in stored if candidate.begin <= entry.offset < candidate.end]
         local.write_bytes(pack_entries(entries))

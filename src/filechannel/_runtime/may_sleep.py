@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from collections.abc import Callable
 from threading import local
+
+_LOCK_WAIT_SECONDS = 0.2  # long enough for one flush of another process
 
 
 class _Deadline(local):
@@ -21,6 +24,20 @@ DEADLINE = _Deadline()
 def may_sleep() -> bool:
     """Return whether this thread may sleep: it does not run an event loop, and has time left."""
     return not runs_event_loop() and (DEADLINE.until is None or time.monotonic() < DEADLINE.until)
+
+
+def always() -> bool:
+    """Return True: a `may_sleep` for a thread that waits for a lock as long as necessary."""
+    return True
+
+
+def briefly() -> Callable[[], bool]:
+    """Return a `may_sleep` for waits that are long enough for one flush of another process, but no longer.
+
+    It returns True until the time is over. A stopped process must not be waited for.
+    """
+    until = time.monotonic() + _LOCK_WAIT_SECONDS
+    return lambda: time.monotonic() < until
 
 
 def runs_event_loop() -> bool:

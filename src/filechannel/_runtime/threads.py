@@ -207,7 +207,7 @@ def closing_threads() -> ThreadPool:
     return _pools["closing"]
 
 
-def do_all_at_once(work: list[Work]) -> None:
+def do_in_parallel(work: list[Work]) -> None:
     """Make several calls that wait for the kernel, and raise the first error when all of them have ended.
 
     If there are only a few, this thread makes them one after the other.

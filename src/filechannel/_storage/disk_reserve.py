@@ -34,7 +34,7 @@ class DiskReserve:
     def using_all(self, store: Callable[[], R]) -> R:
         """Call *store* for data that must be stored.
 
-        On a full disk, use the reserved disk space, then the free list.
+        On a full disk, use the disk reserve, then the free list.
         """
         return self.using_free_files(lambda: self._control.reserve.using(store))
 

@@ -189,8 +189,8 @@ def _to_write(
     mapped: int,
     wanted: Callable[[], bool],
 ) -> WritableStore:
-    with joining(files, path, descriptor, wanted) as entrance:
-        control, alone, locks = entrance.control, entrance.is_alone, entrance.membership.locks
+    with joining(files, path, descriptor, wanted) as joined:
+        control, alone, locks = joined.control, joined.is_alone, joined.membership.locks
         try:
             manifest = _read(files, path, check, known).manifest
         except FileNotFoundError:
@@ -220,7 +220,7 @@ def _to_write(
             if alone:
                 resume = recover_if_needed(files, path, control, segments, manifest, locks)
                 current.applied = remove_leftovers(files, path, manifest)
-            store = WritableStore(ChannelFiles(files, directory, control, current, segments), entrance.membership)
+            store = WritableStore(ChannelFiles(files, directory, control, current, segments), joined.membership)
             undo.callback(store.discard)
             store.begin(alone=alone, resume=resume)
             undo.pop_all()

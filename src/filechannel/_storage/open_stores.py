@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 from .._errors import Busy
 from .._format import Guard, Mutex
 from .._runtime.fork_registry import Phase, reset_in_child
+from .._runtime.may_sleep import always
 from .control.control_file import CONTROL
 from .manifest import Manifest
 from .open_directory import Trust, open_store, trust_anyone
@@ -22,10 +23,6 @@ from .system.os_calls import Files
 from .writable_store import WritableStore
 
 _CHECK_SECONDS = 0.05  # between two checks whether the open is still wanted
-
-
-def _always() -> bool:
-    return True
 
 
 class _OpenLock:
@@ -72,7 +69,7 @@ class Stores:
         readonly: Literal[False],
         max_mapped_segments: int,
         files: Files | None = None,
-        wanted: Callable[[], bool] = _always,
+        wanted: Callable[[], bool] = always,
         trust: Trust = trust_anyone,
     ) -> WritableStore: ...
 
@@ -86,7 +83,7 @@ class Stores:
         readonly: bool,
         max_mapped_segments: int,
         files: Files | None = None,
-        wanted: Callable[[], bool] = _always,
+        wanted: Callable[[], bool] = always,
         trust: Trust = trust_anyone,
     ) -> Store: ...
 
@@ -99,7 +96,7 @@ class Stores:
         readonly: bool,
         max_mapped_segments: int,
         files: Files | None = None,
-        wanted: Callable[[], bool] = _always,
+        wanted: Callable[[], bool] = always,
         trust: Trust = trust_anyone,
     ) -> Store:
         """Return the store of a directory, opened or shared; *check* and *trust* see it first, and may raise.
@@ -160,7 +157,7 @@ class Stores:
 
     def close(self, store: Store) -> None:
         """Drop one use of a store; the last one closes it."""
-        with self._open_lock_of(store).held(_always):
+        with self._open_lock_of(store).held(always):
             with self._lock.held():
                 for key, opened in self._open.items():
                     if opened.store is store:

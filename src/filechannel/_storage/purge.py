@@ -59,7 +59,7 @@ class Purge:
             cursors.start_groups_over(log_position)
             cursors.move_unowned(log_position)
             # On disk before the first file is deleted: after a power cut, recovery must not expect the deleted files.
-            flusher.flush_the_rest(locked=True)
+            flusher.flush_the_rest_with_lock()
             self._segments.remove_before(tail.offset)
             log.appender.announce_change()
             # Another program may have used the disk space: then the next append allocates the segment.

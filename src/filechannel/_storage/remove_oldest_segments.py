@@ -16,11 +16,12 @@ from typing import final
 from .._errors import Busy, CorruptRecordError, FileChannelError, StorageError
 from .._format import scan_records
 from .._offset import Offset
+from .._runtime.may_sleep import briefly
 from .consumers.cursors import Cursors
 from .consumers.low_watermark import LowWatermark
 from .control.control_page import Control
 from .control.maintenance_lock import MaintenanceLock
-from .durability.flusher import Flusher, briefly
+from .durability.flusher import Flusher
 from .log.log import Log
 from .producers.producer_positions import Producers
 from .reading.lookup import LogLookup

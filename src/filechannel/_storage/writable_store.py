@@ -16,6 +16,7 @@ from .._errors import FileChannelError
 from .._format import populate_wait
 from .._offset import Offset
 from .._options import Durability
+from .._runtime.may_sleep import briefly
 from .capacity.backlog import Backlog
 from .capacity.capacity import CapacityLimit
 from .change_options import Configuration
@@ -31,7 +32,7 @@ from .control.maintenance_lock import MaintenanceLock
 from .control.process_slots import Processes
 from .control.wake_fifos import WAKE_FIFOS, WakeFifos
 from .disk_reserve import DiskReserve
-from .durability.flusher import Flusher, briefly
+from .durability.flusher import Flusher
 from .durability.group_commit import GroupCommit
 from .log.log import Log
 from .manifest import Manifest
@@ -243,10 +244,10 @@ class WritableStore(Store):
             flusher.commit_with_lock()
             # All records must be visible before the sealed word is set. Otherwise readers would wait for the rest, and
             # the process that has to publish it may die.
-            if log.end():
+            if log.append_seal():
                 flusher.commit_with_lock()
                 self.control.mark_sealed()
-            flusher.flush(locked=True)
+            flusher.flush_with_lock()
         log.wake_receivers()
         self.capacity.wake_senders()
 

@@ -396,7 +396,7 @@ async def test_clones_share_cursor_and_unacked_set(path: Path) -> None:
 # Seek
 
 
-async def test_seek_backwards_forgets_outstanding_messages_behind_it(path: Path) -> None:
+async def test_seek_backwards_forgets_outstanding_messages_after_it(path: Path) -> None:
     """What begins before the position stays outstanding; the rest is received again, without a nack."""
     async with open_channel(path, int) as channel:
         await fill(channel, 6)
@@ -456,7 +456,7 @@ class New(msgspec.Struct):
 
 
 async def test_a_message_that_does_not_decode_stays(path: Path) -> None:
-    """An undecodable message keeps the cursor before it; reading continues behind it, and the others need acks."""
+    """An undecodable message keeps the cursor before it; reading continues after it, and the others need acks."""
     async with open_channel(path, Old) as channel:
         with channel.sender() as tx:
             await tx.send_many([Old(0), Old("one"), Old(2)])

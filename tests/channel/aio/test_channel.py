@@ -277,7 +277,7 @@ async def test_purge_removes_every_message(path: Path) -> None:
 
 
 async def test_purge_moves_closed_consumers(path: Path) -> None:
-    """A consumer whose receiver is closed resumes behind a purge, without an error."""
+    """A consumer whose receiver is closed resumes after a purge, without an error."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         with channel.receiver("away"):
             pass

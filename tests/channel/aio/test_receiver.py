@@ -313,7 +313,7 @@ async def many(rx: Receiver[int], how: str) -> list[int]:
 @pytest.mark.parametrize("way", EVERY_WAY)
 @pytest.mark.parametrize("how", ["nowait", "at once", "slices"])
 async def test_an_overtaken_receiver_gets_one_error(path: Path, how: str, way: str) -> None:
-    """What was read before the gap comes first, then `DataExpiredError`, once, and then it resumes behind the gap."""
+    """What was read before the gap comes first, then `DataExpiredError`, once, and then it resumes after the gap."""
     async with open_channel(path, int, options=ChannelOptions(segment_size=4096)) as channel, channel.sender() as tx:
         with channel.receiver() as rx:
             await tx.send_many(range(3000))
@@ -499,7 +499,7 @@ async def test_start_at_a_moment(path: Path) -> None:
 @pytest.mark.parametrize("method", ["receiver", "replay", "seek"])
 @pytest.mark.parametrize("start", [1, 5, 10**15, -1], ids=repr)
 async def test_an_offset_where_no_message_begins_is_refused(path: Path, method: str, start: int) -> None:
-    """An offset inside a message, behind the last or below zero is a `ValueError` that names it."""
+    """An offset inside a message, after the last or below zero is a `ValueError` that names it."""
     async with open_channel(path, int) as channel, channel.sender() as tx:
         await some(channel, tx)
         with pytest.raises(ValueError, match=str(start)):

@@ -234,7 +234,7 @@ async def test_large_steps_span_segments(path: Path) -> None:
 
 @DURABILITIES
 async def test_the_position_follows_the_output(path: Path, durability: Durability) -> None:
-    """If a process dies between appending the batch and moving the cursor, the next one resumes behind the input."""
+    """If a process dies between appending the batch and moving the cursor, the next one resumes after the input."""
     cursor = path / "numbers" / "consumers" / "default.cursor"
     async with pair(path, durability) as it:
         await it.fill(1, 2, 3)

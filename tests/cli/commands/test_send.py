@@ -22,7 +22,7 @@ def file(path: Path) -> Path:
 
 
 def sent(path: Path) -> list[Order]:
-    """Return what was sent behind the hundred that were there."""
+    """Return what was sent after the hundred that were there."""
     return orders(path)[100:]
 
 

@@ -186,7 +186,7 @@ def test_a_manifest_that_lost_its_options(path: Path) -> None:
 
 
 def test_damage_after_a_power_cut(path: Path, boots: Boots) -> None:
-    """Damage before the checkpoint is repaired first; then opening finds the end, and everything behind is stored."""
+    """Damage before the checkpoint is repaired first; then opening finds the end, and everything after it is stored."""
     sent = make_channel(path)
     boots.again()
     DAMAGES["payload"][0](path)

@@ -119,7 +119,7 @@ def test_notes_do_not_count(path: Path) -> None:
 
 
 def test_a_copy_is_clean(path: Path) -> None:
-    """A copied channel, or one of another boot, is not damaged: its end is where the checkpoint is, or behind."""
+    """A copied channel, or one of another boot, is not damaged: its end is where the checkpoint is, or after it."""
     make_channel(path)
     copy = path.with_name("copy")
     shutil.copytree(path, copy)
@@ -130,7 +130,7 @@ def test_a_copy_is_clean(path: Path) -> None:
 
 
 def test_what_no_checkpoint_covers_may_be_torn(path: Path, boots: Boots, background: Background) -> None:
-    """After a power cut, records behind the checkpoint may be anything; before it they may not."""
+    """After a power cut, records after the checkpoint may be anything; before it they may not."""
     with opened(path) as store:
         fill(store, 2)
         store.log.append([b"a" * 600])

@@ -162,7 +162,7 @@ def wait_until(query: StreamingQuery, is_so: Callable[[], bool]) -> None:
 def test_a_channel_is_read_as_soon_as_it_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A channel that is being created is skipped at each step until it is complete."""
     path = tmp_path / "orders-b"
-    monkeypatch.setattr("filechannel.spark.read.stream._LOOK", 0.0)
+    monkeypatch.setattr("filechannel.spark.read.stream._SEARCH_SECONDS", 0.0)
     fill(tmp_path / "orders-a", orders(5))
     reader = ChannelSource({"path": str(tmp_path / "orders-*")}).streamReader(schema_of(Order))
     limit, looks = reader.getDefaultReadLimit(), set[str]()

@@ -52,7 +52,7 @@ def test_the_next_item_is_read_while_one_is_used() -> None:
 
 
 def test_an_error_comes_behind_the_items_before_it() -> None:
-    """An error of the source is raised behind the items before it."""
+    """An error of the source is raised after the items before it."""
     ended, found = Event(), list[int]()
     with pytest.raises(ValueError, match="gone"):
         found.extend(read_ahead(_count(4, ended, ValueError("gone"))))

@@ -151,7 +151,7 @@ def test_an_overtaken_consumer_gets_the_error_whatever_the_capacity_is_then(
 def test_a_purge_that_died_is_finished_by_the_next_process(
     path: Path, options: ChannelOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The next process finishes a purge whose process died, and closed consumers continue behind it."""
+    """The next process finishes a purge whose process died, and closed consumers continue after it."""
     with opened(path, options) as store:
         _send_beside_a_slow_consumer(store, 12)
         monkeypatch.setattr(store.cursors, "move_unowned", _die)
@@ -247,7 +247,7 @@ def test_a_batch_whose_beginning_was_dropped_is_on_disk_before_its_files_are_del
 
 @pytest.mark.parametrize("how", ["finished", "everything"])
 def test_no_checkpoint_says_that_the_log_begins_behind_it(path: Path, background: Background, how: str) -> None:
-    """A checkpoint never has a beginning of the log behind its end, although senders drop during the flush."""
+    """A checkpoint never has a beginning of the log beyond its end, although senders drop during the flush."""
     files = LateFiles()
     with opened(path, DROP, files=files) as store:
         store.log.append([b"first"])

@@ -118,8 +118,8 @@ def test_a_process_that_was_found_dead_does_not_wait_for_any_other(
     assert another.turns.may_be_ours
 
 
-def test_the_next_owner_of_a_dead_slot_keeps_waiting(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
-    """The waiting flag of a dead process is not that of the next owner of its slot."""
+def test_the_next_process_in_a_slot_keeps_waiting(member: Callable[[], Member], waiting: Callable[[], Fork]) -> None:
+    """The waiting flag of a dead process is not that of the next process in its slot."""
     us = member()
     waiting().kill()
     following = member()

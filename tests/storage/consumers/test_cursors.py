@@ -191,7 +191,7 @@ def test_a_damaged_cursor_cannot_be_opened(tmp_path: Path, damage: Callable[[byt
 
 
 def test_a_cursor_that_is_cut_off_behind_its_position_is_completed(tmp_path: Path) -> None:
-    """A cursor that was cut off behind its position is completed."""
+    """A cursor that was cut off after its position is completed."""
     cursors = _cursors(tmp_path)
     cursor = cursors.open("name")
     cursor.store(100, 1, 0)

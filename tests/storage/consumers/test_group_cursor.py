@@ -212,7 +212,7 @@ def test_a_live_lock_holder_is_not_robbed(path: Path) -> None:
             assert holder is not None
             rx.receive()
             store_u64(content, GROUP_DUE, 0)
-            store_u32(content, GROUP_LOCK, holder.owner ^ 1 << LOCK_SLOT_SHIFT)
+            store_u32(content, GROUP_LOCK, holder.own_word ^ 1 << LOCK_SLOT_SHIFT)
             group._processes.is_alive = lambda _: True  # type: ignore[method-assign]
             with pytest.raises(Busy):
                 group.redelivery.run(lambda: False)
@@ -237,7 +237,7 @@ def test_another_boot_begins_at_the_position(path: Path, monkeypatch: pytest.Mon
 
 
 def test_garbage_in_the_ring_is_forgotten_with_it(path: Path) -> None:
-    """After another boot garbage in the ring is dropped, and every message behind the position is delivered."""
+    """After another boot garbage in the ring is dropped, and every message after the position is delivered."""
     with mapped(path) as content:
         content[512:700] = b"\xff" * 188
         content[4096:] = b"\x09" * (len(content) - 4096)

@@ -24,7 +24,7 @@ def store(path: Path) -> Iterator[Store]:
 
 
 def test_a_position_that_is_there_is_held(store: Store) -> None:
-    """A position at or behind the low watermark is accepted."""
+    """A position at or after the low watermark is accepted."""
     assert store.low_watermark.retain_from(0)
     store.control.oldest_offset = 100
     assert not store.low_watermark.retain_from(99)

@@ -36,12 +36,12 @@ def _inside(directory: Path) -> Iterator[Joined]:
     """Come in and stay for the block."""
     descriptor = files.open(directory / "control")
     try:
-        with joining(files, directory, descriptor, lambda: True) as entrance:
+        with joining(files, directory, descriptor, lambda: True) as joined:
             pass
         try:
-            yield entrance
+            yield joined
         finally:
-            entrance.membership.close()
+            joined.membership.close()
     finally:
         files.close(descriptor)
 
@@ -49,17 +49,17 @@ def _inside(directory: Path) -> Iterator[Joined]:
 def _stay(directory: Path) -> object:
     """Come in, for a process that will be killed."""
     descriptor = files.open(directory / "control")
-    with joining(files, directory, descriptor, lambda: True) as entrance:
+    with joining(files, directory, descriptor, lambda: True) as joined:
         pass
-    return entrance
+    return joined
 
 
 def test_the_first_one_is_alone(directory: Path) -> None:
     """The first process that joins is alone, and has a slot and the mode byte."""
-    with _inside(directory) as entrance:
-        assert entrance.is_alone
-        assert entrance.membership.processes.slot == 1
-        assert entrance.membership.processes.others() == []
+    with _inside(directory) as joined:
+        assert joined.is_alone
+        assert joined.membership.processes.slot == 1
+        assert joined.membership.processes.others() == []
         assert not KernelLocks(files, directory / "lock").take(MODE_BYTE)
 
 
@@ -84,16 +84,16 @@ def test_after_the_last_one_died_the_next_is_alone(directory: Path) -> None:
     """After the last process died the next one is alone, with another generation of the same slot."""
     killed = Fork(lambda: _stay(directory))
     killed.kill()
-    with _inside(directory) as entrance:
-        assert entrance.is_alone
-        assert entrance.membership.processes.slot == 1
-        assert entrance.membership.processes.generation(1) == 2
+    with _inside(directory) as joined:
+        assert joined.is_alone
+        assert joined.membership.processes.slot == 1
+        assert joined.membership.processes.generation(1) == 2
 
 
 def test_a_child_of_the_last_process_does_not_count(directory: Path) -> None:
     """A live child of a killed process does not count, although it has all its maps."""
-    with killed_with_a_child(lambda: _stay(directory)), _inside(directory) as entrance:
-        assert entrance.is_alone
+    with killed_with_a_child(lambda: _stay(directory)), _inside(directory) as joined:
+        assert joined.is_alone
 
 
 def test_one_at_a_time(directory: Path) -> None:
@@ -101,8 +101,8 @@ def test_one_at_a_time(directory: Path) -> None:
     descriptor = files.open(directory / "control")
     inside: list[str] = []
     with ExitStack() as stack:
-        with joining(files, directory, descriptor, lambda: True) as entrance:
-            stack.callback(entrance.membership.close)
+        with joining(files, directory, descriptor, lambda: True) as joined:
+            stack.callback(joined.membership.close)
             other = KernelLocks(files, directory / "lock")
             stack.callback(other.close)
             assert not other.take(OPENING_BYTE)
@@ -145,8 +145,8 @@ def test_a_process_without_a_free_slot_is_refused(directory: Path, monkeypatch: 
             pass
         assert second.membership.processes.others() == [1]
         assert not second.membership.locks.is_taken(OPENING_BYTE)
-    with _inside(directory) as entrance:
-        assert entrance.is_alone
+    with _inside(directory) as joined:
+        assert joined.is_alone
 
 
 @pytest.mark.parametrize(("there", "coming"), [(True, False), (False, True), (True, True)])
@@ -155,16 +155,16 @@ def test_a_process_that_cannot_share_does_not(
 ) -> None:
     """A process without compare-and-swap refuses others and is refused, and the error names the other process."""
     monkeypatch.setattr("filechannel._storage.control.joining.PURE", there)
-    with _inside(directory) as entrance:
+    with _inside(directory) as joined:
         monkeypatch.setattr("filechannel._storage.control.joining.PURE", coming)
         with pytest.raises(ChannelLockedError) as caught, _inside(directory):
             pass
-        holder = entrance.membership.processes.holder(1)
+        holder = joined.membership.processes.holder(1)
         assert (caught.value.pid, caught.value.host, caught.value.since) == (holder.pid, holder.host, holder.since)
         assert caught.value.pid == os.getpid()
-        assert entrance.membership.processes.others() == []
-    with _inside(directory) as entrance:
-        assert entrance.is_alone
+        assert joined.membership.processes.others() == []
+    with _inside(directory) as joined:
+        assert joined.is_alone
 
 
 def test_many_processes_join_at_once(path: Path) -> None:

@@ -16,7 +16,7 @@ from filechannel import ChannelLockedError, ChannelOptions, ConsumerBusyError, S
 from filechannel._format import PURE
 from filechannel._format.layout import NAME_LOCK_SIZE, NAME_LOCKS, OPENING_BYTE, PROCESS_SLOT_SIZE, PROCESS_SLOTS
 from filechannel._storage.control import joining
-from filechannel._storage.control.lock_file import LOCK, lock_mode, looking, name_lock
+from filechannel._storage.control.lock_file import LOCK, inspecting_locks, lock_mode, name_lock
 from filechannel._storage.control.process_slots import living_in
 from filechannel._storage.store import Store
 from filechannel._storage.system import kernel_locks
@@ -151,8 +151,8 @@ def test_a_lock_file_that_is_deleted_while_it_is_locked_is_opened_again(path: Pa
     if deleting.rival is not None:
         assert deleting.rival.processes is not None
         assert deleting.rival.processes.others() == [store.processes.slot]
-        assert deleting.rival.processes.is_alive(store.processes.owner)
-        assert store.processes.is_alive(deleting.rival.processes.owner)
+        assert deleting.rival.processes.is_alive(store.processes.own_word)
+        assert store.processes.is_alive(deleting.rival.processes.own_word)
         deleting.rival.close()
     store.close()
     assert _recovered(path)
@@ -305,14 +305,14 @@ def test_checking_a_lock_does_not_take_it(path: Path) -> None:
     """Checking a lock does not acquire it, and a missing lock file means that nothing is locked."""
     with opened(path) as store:
         cursor = store.cursors.open("name")
-        with looking(files, path) as sight:
-            assert sight.is_complete
-            assert sight.is_taken(name_lock("name"))
-            assert sight.taken(1, 1023) == [1]
+        with inspecting_locks(files, path) as visible:
+            assert visible.is_complete
+            assert visible.is_taken(name_lock("name"))
+            assert visible.taken(1, 1023) == [1]
         store.cursors.close(cursor)
     (path / LOCK).unlink()
-    with looking(files, path) as sight:
-        assert (sight.is_complete, sight.is_taken(1), sight.taken(1, 1023)) == (True, False, [])
+    with inspecting_locks(files, path) as visible:
+        assert (visible.is_complete, visible.is_taken(1), visible.taken(1, 1023)) == (True, False, [])
     assert not (path / LOCK).exists()
 
 

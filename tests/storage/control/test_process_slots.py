@@ -83,7 +83,7 @@ def test_processes_have_different_slots(table: Callable[[], Processes]) -> None:
     """Each process gets the lowest free slot, and slot 0 is never used."""
     joined = [table() for _ in range(4)]
     assert [processes.slot for processes in joined] == [0] * 4
-    assert [processes.owner for processes in joined] == [0] * 4
+    assert [processes.own_word for processes in joined] == [0] * 4
     for processes in joined:
         processes.join()
     assert [processes.slot for processes in joined] == [1, 2, 3, 4]
@@ -96,8 +96,8 @@ def test_the_owner_says_slot_and_generation(table: Callable[[], Processes]) -> N
     table().join()
     processes = table()
     processes.join()
-    assert processes.owner == 2 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
-    assert not processes.owner & CONTENDED
+    assert processes.own_word == 2 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+    assert not processes.own_word & CONTENDED
     assert processes.generation(2) == 1
 
 
@@ -131,10 +131,10 @@ def test_a_dead_slot_is_free_and_gets_another_generation(
     following = table()
     following.join()
     assert following.slot == 1
-    assert following.owner != word
+    assert following.own_word != word
     assert not looking.is_alive(word)
-    assert looking.is_alive(following.owner)
-    assert following.is_alive(following.owner)
+    assert looking.is_alive(following.own_word)
+    assert following.is_alive(following.own_word)
     assert not following.is_alive(word)
 
 
@@ -208,8 +208,8 @@ def test_a_damaged_generation_is_fixed(table: Callable[[], Processes], damage: i
     store_u32(processes._words, _slot_offset(1), damage)
     processes.join()
     assert 1 <= processes.generation(1) <= MOST_GENERATIONS
-    assert processes.is_alive(processes.owner)
-    assert processes.owner >> LOCK_SLOT_SHIFT == 1
+    assert processes.is_alive(processes.own_word)
+    assert processes.own_word >> LOCK_SLOT_SHIFT == 1
 
 
 def test_slots_are_used_again(table: Callable[[], Processes]) -> None:
@@ -249,15 +249,15 @@ def test_as_many_processes_as_there_are_slots(control: Path, table: Callable[[],
     generations = [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)]
     with pytest.raises(StorageError, match="1023 processes have the channel open"):
         late.join()
-    assert late.slot == late.owner == 0
+    assert late.slot == late.own_word == 0
     assert [late.generation(slot) for slot in range(PROCESS_SLOT_COUNT)] == generations, (
         "a live process would seem dead"
     )
     holders[1023 % 8].release(1023)
     late.join()
     assert late.slot == 1023
-    assert late.owner == 1023 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
-    assert late.owner < 1 << 32
+    assert late.own_word == 1023 << LOCK_SLOT_SHIFT | 1 << LOCK_GENERATION_SHIFT
+    assert late.own_word < 1 << 32
     for locks in holders:
         locks.close()
 
@@ -275,7 +275,7 @@ def test_processes_describe_themselves(table: Callable[[], Processes]) -> None:
     assert (holder.pid, holder.host) == (os.getpid(), socket.gethostname()[:40])
     assert holder.since is not None
     assert before.timestamp() - 1 <= holder.since.timestamp() <= time.time()
-    assert second.holder_of(first.owner | CONTENDED) == holder
+    assert second.holder_of(first.own_word | CONTENDED) == holder
     assert second.holder_of(0) is None
     assert first.alive() == second.alive() == table().alive() == [first.holder(1), first.holder(2)]
 

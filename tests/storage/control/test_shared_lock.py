@@ -82,7 +82,7 @@ def test_the_word_names_the_lock_holder(member: Callable[[], Member]) -> None:
     me = member()
     assert not me.lock.is_held
     with me.lock.held():
-        assert me.word == me.processes.owner
+        assert me.word == me.processes.own_word
         assert me.lock.is_held
     assert me.word == 0
     assert not me.lock.is_held
@@ -95,10 +95,10 @@ def test_the_lock_is_reentrant(member: Callable[[], Member]) -> None:
     with me.lock.held():
         with me.lock.held(never):
             assert me.lock.is_held
-        assert me.word == me.processes.owner
+        assert me.word == me.processes.own_word
         with me.lock.held():
             pass
-        assert me.word == me.processes.owner
+        assert me.word == me.processes.own_word
     assert me.word == 0
     assert me.entered == [False]
 
@@ -115,7 +115,7 @@ def test_an_error_inside_frees_it(member: Callable[[], Member]) -> None:
         assert not me.processes.is_alive(me.word)
         calls.clear()
         with lock.held(never):
-            assert me.word & ~CONTENDED == me.processes.owner
+            assert me.word & ~CONTENDED == me.processes.own_word
         assert calls == [from_the_dead]
         assert me.word == 0
 
@@ -140,7 +140,7 @@ def test_two_words_are_two_locks(control: Path, member: Callable[[], Member]) ->
     me = member()
     flush = SharedLock(me.words, FLUSH_LOCK, me.processes)
     with me.lock.held(), flush.held(never):
-        assert load_u32(me.words, FLUSH_LOCK) == me.word == me.processes.owner
+        assert load_u32(me.words, FLUSH_LOCK) == me.word == me.processes.own_word
     assert load_u32(me.words, FLUSH_LOCK) == me.word == 0
 
 
@@ -168,10 +168,10 @@ def test_threads_exclude_each_other(member: Callable[[], Member]) -> None:
 def test_a_word_left_by_an_interrupted_thread_is_taken_over(member: Callable[[], Member]) -> None:
     """A word that names this process, but whose lock no thread holds, as after a signal, is taken over."""
     me = member()
-    for word in (me.processes.owner, me.processes.owner | CONTENDED):
+    for word in (me.processes.own_word, me.processes.own_word | CONTENDED):
         store_u32(me.words, WRITER_LOCK, word)
         with me.lock.held(never):
-            assert me.word & ~CONTENDED == me.processes.owner
+            assert me.word & ~CONTENDED == me.processes.own_word
         assert me.word == 0
     assert me.entered == [True, True], "what it guards may be half done"
 
@@ -203,10 +203,10 @@ def test_a_caller_that_may_not_sleep_gets_busy(member: Callable[[], Member]) -> 
     with other.lock.held():
         with pytest.raises(Busy), me.lock.held(never):
             raise AssertionError
-        assert me.word == other.processes.owner, "not contended: no process sleeps"
+        assert me.word == other.processes.own_word, "not contended: no process sleeps"
         assert not me.lock.is_held
     with me.lock.held(never):
-        assert me.word == me.processes.owner
+        assert me.word == me.processes.own_word
 
 
 @shares
@@ -222,7 +222,7 @@ def test_a_caller_that_may_sleep_gets_it_when_it_is_free(member: Callable[[], Me
     with other.lock.held():
         thread = threading.Thread(target=wait)
         thread.start()
-        while other.word != other.processes.owner | CONTENDED:
+        while other.word != other.processes.own_word | CONTENDED:
             time.sleep(0.001)
         assert not got.is_set()
     thread.join(60)
@@ -243,7 +243,7 @@ def test_a_lock_is_taken_over_from_a_dead_process(control: Path, member: Callabl
     held.kill()
     assert me.word == word
     with me.lock.held(never):
-        assert me.word == me.processes.owner | CONTENDED, "others may sleep for it"
+        assert me.word == me.processes.own_word | CONTENDED, "others may sleep for it"
     with me.lock.held():
         pass
     assert me.entered == [True, False]
@@ -315,7 +315,7 @@ def test_the_next_process_in_a_slot_may_take_over_from_the_old_one(control: Path
     me = member()
     assert me.processes.slot == me.word >> 22 == 1
     with me.lock.held(never):
-        assert me.word == me.processes.owner | CONTENDED
+        assert me.word == me.processes.own_word | CONTENDED
     assert me.entered == [True]
 
 
@@ -338,7 +338,7 @@ def test_one_of_many_takes_over(control: Path, member: Callable[[], Member]) -> 
             thread.start()
         for thread in threads:
             thread.join(60)
-        assert sorted(owners) == [me.processes.owner for me in members]
+        assert sorted(owners) == [me.processes.own_word for me in members]
         assert sorted(dead for me in members for dead in me.entered) == [False] * 7 + [True]
 
 

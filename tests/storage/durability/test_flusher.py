@@ -193,7 +193,7 @@ def test_a_checkpoint_says_what_was_on_disk(path: Path) -> None:
 
 
 def test_what_others_left_unflushed_is_flushed(path: Path, background: Background) -> None:
-    """A process that opens the channel flushes everything behind the checkpoint."""
+    """A process that opens the channel flushes everything after the checkpoint."""
     with opened(path, OS) as store:
         for _ in range(6):
             store.log.append([LARGE])

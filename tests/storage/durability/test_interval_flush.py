@@ -190,13 +190,13 @@ def test_an_interval_channel_comes_to_disk_by_itself(path: Path) -> None:
     options = ChannelOptions(segment_size=4096, durability=Durability.interval(SECONDS))
     with opened(path, options) as store:
         flushed = threading.Event()
-        real = store.flusher.flush
+        real = store.flusher.flush_with_lock
 
-        def flush(*, locked: bool = False) -> None:
-            real(locked=locked)
+        def flush() -> None:
+            real()
             flushed.set()
 
-        store.flusher.flush = flush  # type: ignore[method-assign]
+        store.flusher.flush_with_lock = flush  # type: ignore[method-assign]
         store.log.append([b"one"])
         assert flushed.wait(30)
         assert store.control.durable_offset > 0

@@ -29,7 +29,7 @@ SIZE = 8192
 OPTIONS = ChannelOptions(segment_size=SIZE)
 MESSAGE = os.urandom(1000)
 FULL = SIZE // 1008  # messages in a segment
-NEXT = b"next" * 50  # which does not fit behind them
+NEXT = b"next" * 50  # which does not fit after them
 files = Files()
 
 
@@ -252,7 +252,7 @@ def test_ctrl_c_may_come_at_every_call(path: Path) -> None:
 
 @pytest.mark.skipif(not PURE, reason="nothing interrupts the C core there")
 def test_ctrl_c_may_come_with_a_new_name(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After Ctrl-C behind a rename, a message that would fit into the former segment is found in the new one."""
+    """After Ctrl-C after a rename, a message that would fit into the former segment is found in the new one."""
     rename = os.rename
 
     def interrupted(source: bytes, target: bytes, **directories: int) -> None:

@@ -196,7 +196,7 @@ def test_a_sealed_log_takes_no_more(path: Path) -> None:
 
 
 def test_records_are_marked_every_64_kib(path: Path) -> None:
-    """Each mark is the begin of a record with its sequence, at most 64 KiB and a record behind the last one."""
+    """Each mark is the begin of a record with its sequence, at most 64 KiB and a record after the last one."""
     with opened(path, ChannelOptions(segment_size=1 << 20)) as store:
         for number in range(400):
             _send(store, _payload(number * 13 % 2000))
@@ -392,7 +392,7 @@ def test_a_rollback_is_on_disk(path: Path, background: Background) -> None:
 
 
 def test_a_dead_writers_record_is_rolled_back(path: Path) -> None:
-    """Opening a channel wipes the records of a dead writer behind the tail."""
+    """Opening a channel wipes the records of a dead writer after the tail."""
     with opened(path) as store:
         _send(store, b"first")
         with store.log.writing():
@@ -417,7 +417,7 @@ def test_a_log_whose_tail_is_damaged_releases_its_segment_when_it_closes(path: P
 
 
 class _Disk(Files):
-    """Reserves space in units, as on a disk; remembers where what was reserved of a segment ends, and the file."""
+    """Allocates space in units, as on a disk; remembers where the allocation of a segment ends, and the file."""
 
     def __init__(self) -> None:
         self.ends: list[tuple[int, int]] = []

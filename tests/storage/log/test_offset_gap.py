@@ -39,7 +39,7 @@ def _abandon(store: Store) -> None:
     [(0, 1), (1000, 1), (GAP // 2 - 1, 1), (GAP // 2, 2), (GAP - 1, 2), (GAP, 2), (3 * GAP + GAP // 2, 5)],
 )
 def test_the_log_resumes_at_a_multiple_far_away(path: Path, beyond: int, begin: int) -> None:
-    """After a failed flush the log resumes at least 2^39 behind, more than can have been written unflushed."""
+    """After a failed flush the log resumes at least 2^39 further on, more than can have been written unflushed."""
     with opened(path) as store, store.log.writing():
         store.log._gap.resume_beyond(beyond, Offset(0))
         assert store.control.write_offset == begin * GAP
@@ -245,7 +245,7 @@ def test_a_broken_disk_does_not_stop_the_log(path: Path) -> None:
 
 
 def test_uncommitted_segments_are_removed(path: Path, background: Background) -> None:
-    """Segments behind the end of the log are deleted, and the deletion is flushed."""
+    """Segments after the end of the log are deleted, and the deletion is flushed."""
     with opened(path) as store:
         store.log.append([b"before"])
         store.log.append([b"." * 3000] * 5)

@@ -203,7 +203,7 @@ def test_a_purge_skips_damage(store: Store, caplog: pytest.LogCaptureFixture) ->
     store.log.append([b"something else"])
     store.purge()
     assert find(store) == place
-    assert "behind damage" in caplog.text
+    assert "after damage" in caplog.text
 
 
 def test_a_record_that_was_never_written_does_not_count_when_its_segment_is_reclaimed(path: Path) -> None:

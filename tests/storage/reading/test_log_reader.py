@@ -168,7 +168,7 @@ def test_skipping_is_logged(path: Path, caplog: pytest.LogCaptureFixture) -> Non
 def test_skipping_the_last_segment_skips_nothing_that_is_sent_at_the_same_time(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Behind a segment that cannot be opened reading resumes where the log ended when that was noticed."""
+    """After a segment that cannot be opened reading resumes where the log ended when that was noticed."""
     with opened(path) as store:
         messages, last, following = _fill(store), store.segments.begins[-1], store.segments.following
         store.segments.get(last).map[:8] = bytes(8)

@@ -96,7 +96,7 @@ class _Meanwhile(Files):
 
 
 def test_an_empty_segment_may_be_replaced_while_it_is_opened(path: Path) -> None:
-    """The oldest position is that of a message that is larger than a segment, and not of what is behind it."""
+    """The oldest position is that of a message that is larger than a segment, and not of what comes after it."""
     files = _Meanwhile()
     with opened(path) as store, opened(path, readonly=True, files=files) as other:
         store.log.append([b"gone"])
@@ -108,7 +108,7 @@ def test_an_empty_segment_may_be_replaced_while_it_is_opened(path: Path) -> None
 
 
 def test_every_offset_is_found_with_its_sequence(store: Store) -> None:
-    """Each record's offset is found with it, and behind the last one is the end."""
+    """Each record's offset is found with it, and after the last one is the end."""
     for message in _send_all(store):
         place = store.lookup.at(message.offset)
         assert (place.offset, place.sequence) == (message.offset, message.sequence)
@@ -138,7 +138,7 @@ def test_an_offset_inside_a_record_is_refused(store: Store) -> None:
 
 @pytest.mark.parametrize("beyond", [1, 100, 1 << 50])
 def test_an_offset_behind_the_end_is_refused(store: Store, beyond: int) -> None:
-    """The error for an offset behind the end names the stored ones."""
+    """The error for an offset beyond the end names the stored ones."""
     _send_all(store)
     with pytest.raises(ValueError, match="is not in the channel, which has 0 to"):
         store.lookup.at(store.lookup.latest().offset + beyond)
@@ -306,7 +306,7 @@ def _moment(nanoseconds: int) -> datetime:
 
 
 def test_until_a_time_nothing_older_is_left_out(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing sent before the time is behind the position, and it is at most about a second late."""
+    """Nothing sent before the time is after the position, and it is at most about a second late."""
     clock = Clock.install(monkeypatch)
     with opened(path) as store:
         assert store.lookup.until(_moment(clock.now)).offset == 0
@@ -332,7 +332,7 @@ def test_a_time_before_everything_is_the_beginning(store: Store) -> None:
 
 
 def test_a_time_in_the_future_skips_nothing(store: Store) -> None:
-    """The position is not behind the end, so whatever is sent next is received."""
+    """The position is not beyond the end, so whatever is sent next is received."""
     _send_all(store)
     place = store.lookup.since(datetime.now(UTC) + timedelta(days=1))
     assert place.sequence <= MESSAGES

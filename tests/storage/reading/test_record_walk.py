@@ -23,7 +23,7 @@ class Bytes:
 
     @property
     def space_end(self) -> Offset:
-        """Nothing is behind the bytes."""
+        """Nothing comes after the bytes."""
         return Offset(BEGIN + len(self.content))
 
     def span(self, start: int, _: int) -> tuple[bytearray, int]:

@@ -79,7 +79,7 @@ def test_a_lost_tail_is_reported_and_its_sequences_are_not_reused(
     come_back: Callable[[Path], Path],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Opening succeeds, one warning says what is lost, and readers get an error, or resume behind it."""
+    """Opening succeeds, one warning says what is lost, and readers get an error, or resume after it."""
     with opened(path) as store:
         messages, end = _send(store, count), store.control.write_offset
         store.flusher.flush()

@@ -95,7 +95,7 @@ def test_everything_that_is_whole_is_kept(path: Path, boots: Boots) -> None:
         assert not (path / "quarantine").exists()
 
 
-def test_the_log_resumes_far_behind(path: Path, boots: Boots) -> None:
+def test_the_log_resumes_far_beyond_its_end(path: Path, boots: Boots) -> None:
     """No offset is used twice: an offset from before finds what was there, or nothing."""
     with opened(path) as store:
         _send(store, 5)
@@ -159,7 +159,7 @@ def test_a_batch_is_kept_or_cut_as_a_whole(path: Path, boots: Boots) -> None:
 
 
 def test_a_batch_over_several_segments_is_cut_as_a_whole(path: Path, boots: Boots) -> None:
-    """The segments behind the cut are removed too."""
+    """The segments after the cut are removed too."""
     with opened(path) as store:
         messages = _send(store, 2)
         store.log.append([b"%d" % number + b"." * 1500 for number in range(10)])
@@ -198,7 +198,7 @@ def test_a_zero_filled_tail_contains_no_messages(path: Path, boots: Boots) -> No
 
 
 def test_a_segment_that_is_missing_ends_the_log(path: Path, boots: Boots) -> None:
-    """A name that never reached the disk: what comes behind the gap is put aside."""
+    """A name that never reached the disk: what comes after the gap is put aside."""
     with opened(path) as store:
         messages, begins = _send(store, 20), store.segments.begins
     _segment(path, begins[2]).unlink()
@@ -278,7 +278,7 @@ def test_dying_in_recovery_comes_to_the_same_result(path: Path, tmp_path: Path, 
 
 
 def test_what_was_cut_is_in_quarantine(path: Path, boots: Boots, caplog: pytest.LogCaptureFixture) -> None:
-    """Every whole record behind the cut is kept, and one warning says how many and where."""
+    """Every whole record after the cut is kept, and one warning says how many and where."""
     with opened(path, LARGE) as store:
         messages = _send(store, 10)
     _overwrite(_segment(path, 0), SEGMENT_HEADER_SIZE + messages[4].offset + 50, b"x")

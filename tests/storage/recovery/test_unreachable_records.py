@@ -1,4 +1,4 @@
-"""Intact records behind damage at which recovery ends the log."""
+"""Intact records after damage at which recovery ends the log."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_whole_copy_has_nothing_unreachable(path: Path) -> None:
 
 
 def test_a_torn_end_is_the_end(path: Path, boots: Boots, background: Background) -> None:
-    """A last record that is not whole, with nothing behind it, ends the log for a reader as it does for a writer."""
+    """A last record that is not whole, with nothing after it, ends the log for a reader as it does for a writer."""
     make(path)
     with opened(path) as store:
         end, count = store.control.write_offset, len(read_all(store))
@@ -73,7 +73,7 @@ def test_an_incomplete_batch_at_the_end_is_not_damage(path: Path, boots: Boots, 
 
 @pytest.mark.parametrize("damage", ["header", "missing"])
 def test_segments_behind_one_that_is_lost_are_unreachable(path: Path, damage: str) -> None:
-    """A segment that is missing in a copy, or has no header there, does not hide those behind it."""
+    """A segment that is missing in a copy, or has no header there, does not hide those after it."""
     make(path)
     copy = shutil.copytree(path, path.with_name("copy"))
     lost = segments_of(copy)[DAMAGED]
@@ -90,7 +90,7 @@ def test_segments_behind_one_that_is_lost_are_unreachable(path: Path, damage: st
 
 
 def test_damage_in_the_segment_at_the_checkpoint_is_found(path: Path) -> None:
-    """A damaged header where the walk begins hides nothing behind it."""
+    """A damaged header where the walk begins hides nothing after it."""
     make(path)
     copy = shutil.copytree(path, path.with_name("copy"))
     flip(segments_of(copy)[0], 20)

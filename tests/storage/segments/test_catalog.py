@@ -58,7 +58,7 @@ def test_no_directory_means_no_segments(tmp_path: Path) -> None:
 def test_an_offset_lies_between_two_segments(
     directory: Path, offset: int, covering: int, following: int | None
 ) -> None:
-    """`covering` returns the last segment that begins at or before an offset, and `following` the first behind it."""
+    """`covering` returns the last segment that begins at or before an offset, and `following` the first after it."""
     segments = _segments(directory)
     assert segments.covering(offset) == covering
     assert segments.following(offset) == following

@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_no_incomplete_file(tmp_path: Path) -> None:
 
 
 class _Slow(Files):
-    """Is slow to reserve disk space; remembers what was removed in between."""
+    """Is slow to allocate disk space; remembers what was removed in between."""
 
     def __init__(self) -> None:
         self.inside, self.removed = Event(), Event()
@@ -393,7 +393,7 @@ def test_an_empty_channel_keeps_no_file(path: Path, how: str) -> None:
                 store.flusher.commit_with_lock()
                 store.log.appender.finish_segment()
                 store.control.oldest_offset = store.control.write_offset
-                store.flusher.flush(locked=True)
+                store.flusher.flush_with_lock()
                 store.segments.remove_before(store.control.write_offset)
         assert free_file_names(files, path / "segments") == []
 

@@ -73,7 +73,7 @@ def test_it_is_believed_without_a_checkpoint(filled: Filled, boots: Boots, what:
 
 
 def test_a_lost_tail_reuses_no_sequence(filled: Filled, boots: Boots) -> None:
-    """The segment behind the compressed ones is missing, and so is the control file: the next
+    """The segment after the compressed ones is missing, and so is the control file: the next
     sequence is still known.
     """
     path, before, begins = filled

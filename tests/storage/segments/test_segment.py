@@ -253,8 +253,8 @@ def test_wipe_uses_no_disk_space(tmp_path: Path) -> None:
     assert files.disk_space(path) == before
 
 
-def test_allocate_reserves_disk_space_between_two_offsets(tmp_path: Path) -> None:
-    """Disk space is reserved by offsets of the log."""
+def test_allocate_takes_disk_space_between_two_offsets(tmp_path: Path) -> None:
+    """Disk space is allocated by offsets of the log."""
     path = tmp_path / segment_name(4096)
     segment = create_segment(files, path, Header.new(4096, 0, 4096), 1 << 20, 4096)
     before = files.disk_space(path)

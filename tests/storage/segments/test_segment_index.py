@@ -110,7 +110,7 @@ def test_a_torn_mark_is_overwritten(segment: Path, size: int) -> None:
 
 
 def test_marks_of_rolled_back_records_are_forgotten(segment: Path) -> None:
-    """Marks at or behind the end, whose records were rolled back, are dropped."""
+    """Marks at or after the end, whose records were rolled back, are dropped."""
     _write(segment, 0, 100, 200, 300)
     _write(segment, end=200)
     assert read_entries(files, segment) == [_index_entry(0), _index_entry(100)]

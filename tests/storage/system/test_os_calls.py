@@ -96,7 +96,7 @@ def test_grow_never_shortens(tmp_path: Path) -> None:
 
 
 def test_grow_uses_no_disk_space(tmp_path: Path) -> None:
-    """A file grows with a hole; allocate reserves disk space."""
+    """A file grows with a hole; `allocate` takes disk space."""
     descriptor = files.open(tmp_path / "file", create=True)
     files.grow(descriptor, 1 << 20)
     assert files.disk_space(tmp_path / "file") == 0

@@ -117,7 +117,7 @@ class SingleConsumer:
             return None
 
     def skip_undecodable(self, error: DecodeError, sequence: int) -> None:
-        """Move behind the message, unless it was removed and the position has moved meanwhile."""
+        """Move past the message, unless it was removed and the position has moved meanwhile."""
         self._subscription.reader.native.move_from(error.offset, error.next_offset, sequence + 1)
         self.wake()
 

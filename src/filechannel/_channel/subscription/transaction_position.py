@@ -46,7 +46,7 @@ class TransactionInput:
         """The position in the output channel of the last step, in this process."""
 
     def begin_step(self, step: object) -> None:
-        """Reserve what is received from now on for one step, until `end_step` or until *step* is deleted.
+        """Assign what is received from now on to one step, until `end_step` or until *step* is deleted.
 
         Raises `AckError`, and starts nothing, if messages are outstanding or delayed, or if another step is active.
         """

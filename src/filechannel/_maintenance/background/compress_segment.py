@@ -140,7 +140,7 @@ class SegmentCompressor:
             self._files.close(source)
 
     def _using_all(self, make: Callable[[], Prepared | None]) -> Prepared | None:
-        """Make a file on a full disk, too: compression frees space, so it may use the reserved space.
+        """Make a file on a full disk, too: compression frees space, so it may use the disk reserve.
 
         The free list is used first: the plain file of the previous segment may be in it, and occupy what its
         compression saved.

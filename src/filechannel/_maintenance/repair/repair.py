@@ -123,7 +123,7 @@ def repair(
 
 
 def _open_once(files: Files, path: Path) -> None:
-    """Open the channel once: this finds the end of the log, and resumes behind what is lost there."""
+    """Open the channel once: this finds the end of the log, and resumes after what is lost there."""
     store = STORES.open(path, check=lambda _: None, new=None, readonly=False, max_mapped_segments=_MAPPED, files=files)
     STORES.close(store)
 
@@ -289,7 +289,7 @@ class _Planner:
             yield Action(file=CONTROL, what=what, do=keep)
         elif chain.end is not None and _is_cut_short(chain, checked):
             what = (
-                f"open the channel, which resumes far behind offset {chain.end.offset}: everything before that is lost"
+                f"open the channel, which resumes far beyond offset {chain.end.offset}: everything before that is lost"
             )
             yield Action(file=CONTROL, what=what, do=_nothing)
         elif has_others and not scan.is_trusted:
@@ -297,7 +297,7 @@ class _Planner:
 
 
 def _is_cut_short(chain: Chain, checked: list[Checked]) -> bool:
-    """Return whether the log ends behind the last record that is left."""
+    """Return whether the log ends after the last record that is left."""
     if chain.end is None:
         return False
     reached = checked[-1].end if checked else chain.end.oldest

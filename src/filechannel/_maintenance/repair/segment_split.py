@@ -2,7 +2,7 @@
 
 A record is valid at its own offset only, so records cannot be moved together. But offsets may be left out between two
 segments, and the header of each says where the one before it ended. So a segment is split where it is damaged: one
-segment ends before the damage and the next begins behind it. No reader, of any version, finds anything unusual.
+segment ends before the damage and the next begins after it. No reader, of any version, finds anything unusual.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def _previous_end(checked: Checked, run: RecordRun, reached: Offset | None, end:
 def _first_sequences(checked: Checked, reached: Offset | None, sequence: int) -> list[int]:
     """Return the sequence of the first message of each run of records.
 
-    It is taken from the header, from the index, or counted back from what is known behind it; else at least one message
+    It is taken from the header, from the index, or counted back from what is known after it; else at least one message
     is missing.
     """
     runs, header = checked.runs, checked.head.header

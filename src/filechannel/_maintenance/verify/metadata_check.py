@@ -164,7 +164,7 @@ def _consumer(scan: DirectoryScan, path: Path, descriptor: int, end: End | None)
         what = f"the file is truncated: {len(content)} of {size} bytes"
         yield _found(scan, "warning", "cursor", path, what, len(content))
     if end is not None and end.is_trusted and position.offset > _end_now(scan, end):
-        what = f"consumer {name_of(path.name)!r} is at offset {position.offset}, behind the end of the log"
+        what = f"consumer {name_of(path.name)!r} is at offset {position.offset}, beyond the end of the log"
         yield _found(scan, "error", "cursor", path, what, 0)
     if (problem := _ring_problem(path, content)) is not None:
         yield _found(scan, "warning", "group", path, f"the ring of the group is damaged: {problem}", GROUP_HEAD)

@@ -60,11 +60,11 @@ def read_chain(scan: DirectoryScan) -> Chain:
     begins = [begin for begin in segment_begins(scan) if oldest <= begin <= limit]
     found = [read_head(scan.files, scan.segments, begin) for begin in begins]
     heads = [head for head in found if head is not None]
-    behind: list[Head | None] = [*heads[1:], None]
+    next_heads: list[Head | None] = [*heads[1:], None]
     newest = _newest_with_records(scan, heads, end)
     links = [
         Link(head, _bounds(head, following, end, is_followed=head.begin < newest))
-        for head, following in zip(heads, behind, strict=False)
+        for head, following in zip(heads, next_heads, strict=False)
     ]
     return Chain(end, tuple(links), tuple(_missing(scan, heads, end)))
 
@@ -73,7 +73,7 @@ def _newest_with_records(scan: DirectoryScan, heads: list[Head], end: End | None
     """Return where the last segment with intact records begins: those before it were written to their ends.
 
     After a power cut there may be gaps before it, too. They cannot be distinguished from damage, and a repair keeps the
-    records behind either of them.
+    records after either of them.
     """
     if end is None or end.is_trusted:
         return Offset(0)  # the range with records is known
@@ -113,7 +113,7 @@ def _certain(head: Head, stop: Offset, end: End | None, *, is_last: bool) -> Off
 
 
 def _missing(scan: DirectoryScan, heads: list[Head], end: End | None) -> list[Finding]:
-    """Report missing records between two segments, before the first or behind the last."""
+    """Report missing records between two segments, before the first or after the last."""
     found: list[Finding] = []
     if end is None:
         return found
@@ -127,7 +127,7 @@ def _missing(scan: DirectoryScan, heads: list[Head], end: End | None) -> list[Fi
         if own_end < previous_end:
             found.append(_gap(scan, following, own_end, previous_end))
         elif own_end > previous_end:
-            what = f"it begins behind offset {previous_end}, but the segment before it ends at {own_end}"
+            what = f"it begins after offset {previous_end}, but the segment before it ends at {own_end}"
             file, position = scan.relative(following.path), SEGMENT_PREVIOUS_END
             found.append(Finding(severity="error", kind="overlap", file=file, position=position, what=what))
     last = heads[-1].end if heads else end.oldest

@@ -189,7 +189,7 @@ def _unreachable(scan: DirectoryScan, end: End | None, checked: list[Checked]) -
     start = max([end.offset, *(each.bounds.stop for each in checked if each.head.is_compressed)])
     at: Offset | None = None
     damage: tuple[Offset, Head] | None = None
-    messages, behind = 0, list[Checked]()
+    messages, segments = 0, list[Checked]()
     for each in checked:
         header = each.head.header
         is_linked = at is None or (header is not None and header.previous_end == at)
@@ -200,9 +200,9 @@ def _unreachable(scan: DirectoryScan, end: End | None, checked: list[Checked]) -
                 damage = Offset(max(at, start)), each.head
             if damage is not None:
                 messages += run.messages
-                behind += [] if each in behind[-1:] else [each]
+                segments += [] if each in segments[-1:] else [each]
             at = expected = run.stop
     if damage is not None:
         offset, head = damage
-        what = f"{describe_unreachable(messages, len(behind), offset)}: {repair_command(scan.path)}"
+        what = f"{describe_unreachable(messages, len(segments), offset)}: {repair_command(scan.path)}"
         yield Finding(severity="error", kind="unreachable", file=scan.relative(head.path), what=what, offset=offset)

@@ -55,12 +55,12 @@ class PlainFile:
 
     @property
     def data_end(self) -> Offset:
-        """Behind this offset the file has only a hole."""
+        """After this offset the file has only a hole."""
         assert self._descriptor is not None
         return Offset(self._begin + max(0, self._files.data_end(self._descriptor) - SEGMENT_HEADER_SIZE))
 
     def read_at(self, position: int, size: int) -> bytes:
-        """Return bytes of the file; zeros behind its end or where the disk cannot read."""
+        """Return bytes of the file; zeros beyond its end or where the disk cannot read."""
         assert self._descriptor is not None
         try:
             content = self._files.read_at(self._descriptor, size, position)

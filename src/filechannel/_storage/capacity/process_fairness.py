@@ -34,7 +34,7 @@ class Fairness:
     def may_be_ours(self) -> bool:
         """Whether no other process is next and has waiting senders. Any thread may call this without the lock."""
         next_process = load_u32(self._words, CAPACITY_TURN)
-        if next_process in (0, self._processes.owner):
+        if next_process in (0, self._processes.own_word):
             return True
         return not self._processes.is_queued(next_process >> LOCK_SLOT_SHIFT)
 
@@ -44,7 +44,7 @@ class Fairness:
         *fits* returns whether a batch fits into it; *now* is the time of the monotonic clock.
         """
         next_process = load_u32(self._words, CAPACITY_TURN)
-        if next_process in (0, self._processes.owner) or not self._waits(next_process):
+        if next_process in (0, self._processes.own_word) or not self._waits(next_process):
             return True
         if not fits(Batch(load_u64(self._words, CAPACITY_WANTED), load_u64(self._words, CAPACITY_WANTED + 8))):
             self._idle = None
@@ -56,13 +56,13 @@ class Fairness:
         self._processes.remove_from_queue(next_process)
         return swap_if_u32(self._words, CAPACITY_TURN, next_process, 0)
 
-    def _waits(self, owner: int) -> bool:
-        if not self._processes.is_queued(owner >> LOCK_SLOT_SHIFT):
+    def _waits(self, word: int) -> bool:
+        if not self._processes.is_queued(word >> LOCK_SLOT_SHIFT):
             return False
-        if self._processes.is_alive(owner):
+        if self._processes.is_alive(word):
             return True
         # A dead process does not remove itself: it would become the next process again and again.
-        self._processes.remove_from_queue(owner)
+        self._processes.remove_from_queue(word)
         return False
 
     def become_next(self, wanted: Batch) -> None:
@@ -70,10 +70,10 @@ class Fairness:
         if not self._is_waiting:
             return
         self._processes.set_queued(True)  # another process may have removed this one as unresponsive
-        next_process, owner = load_u32(self._words, CAPACITY_TURN), self._processes.owner
-        if next_process in (0, owner) or not self._waits(next_process):
+        next_process, own_word = load_u32(self._words, CAPACITY_TURN), self._processes.own_word
+        if next_process in (0, own_word) or not self._waits(next_process):
             self._store_wanted(wanted)
-            swap_if_u32(self._words, CAPACITY_TURN, next_process, owner)
+            swap_if_u32(self._words, CAPACITY_TURN, next_process, own_word)
 
     def _store_wanted(self, wanted: Batch) -> None:
         store_u64(self._words, CAPACITY_WANTED, wanted.size)
@@ -86,8 +86,8 @@ class Fairness:
 
     def pass_on(self) -> None:
         """Let another process be the next one, if it was this process. Needs no lock."""
-        owner = self._processes.owner
-        if load_u32(self._words, CAPACITY_TURN) == owner:
+        own_word = self._processes.own_word
+        if load_u32(self._words, CAPACITY_TURN) == own_word:
             self._store_wanted(SMALLEST)  # until the next process stores how much it waits for, which may never happen
             successor = next(filter(self._waits, self._processes.queued_slots()), 0)
-            swap_if_u32(self._words, CAPACITY_TURN, owner, successor)
+            swap_if_u32(self._words, CAPACITY_TURN, own_word, successor)

@@ -22,7 +22,7 @@ from ..._errors import (
 from ..._format import Mutex
 from ..._format.layout import CURSOR_DEPARTURE, CURSOR_SIZE, GROUP_SIZE, NAME_OWNER
 from ..._offset import LogPosition
-from ..._runtime.threads import do_all_at_once
+from ..._runtime.threads import do_in_parallel
 from ..control.lock_file import lock_of
 from ..control.process_slots import Processes
 from ..store_events import StoreEvents
@@ -51,7 +51,7 @@ _logger = logging.getLogger("filechannel")
 
 
 class CreateWithReserve(Protocol):
-    """Creates the file of a name, with disk space that is reserved for this if the disk is full."""
+    """Creates the file of a name, on a full disk with the disk reserve."""
 
     def __call__(self, create: Callable[[], C], /) -> C:
         """Call *create*, possibly twice."""
@@ -354,7 +354,7 @@ class Cursors:
 
     def flush_all_positions(self) -> None:
         """Flush the positions of all processes, and the directory. Then messages before them may be removed."""
-        do_all_at_once([partial(self._flush, name) for name in self.names()])
+        do_in_parallel([partial(self._flush, name) for name in self.names()])
         self._files.flush_directory(self._directory)
 
     def flush_one(self, name: str) -> None:

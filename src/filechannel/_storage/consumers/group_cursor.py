@@ -39,6 +39,7 @@ from ..._format.layout import (
 )
 from ..._format.read.group_ring import entry_start, is_sound
 from ..._offset import LogPosition, Offset
+from ..._runtime.may_sleep import always
 from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
 from ..store_events import StoreEvents
@@ -54,10 +55,6 @@ _NEVER = (1 << 64) - 1
 
 def _nothing() -> None:
     pass
-
-
-def _always() -> bool:
-    return True
 
 
 class Group(Cursor):
@@ -106,7 +103,7 @@ class Group(Cursor):
     @property
     def owner(self) -> int:
         """The owner value in the ring entries of this process."""
-        return self._processes.owner
+        return self._processes.own_word
 
     def leave(self) -> bool:
         """Remove one member; return whether it was the last one of this process."""
@@ -129,7 +126,7 @@ class Group(Cursor):
 
     # The lock
 
-    def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = _always) -> R:
+    def _locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = always) -> R:
         """Call *work* with the lock, and move the position past the messages acknowledged meanwhile.
 
         Raises `ConsumerDamagedError`, with nothing changed, if the words that the members share contradict each other.
@@ -219,7 +216,7 @@ class Group(Cursor):
 
     # Leases
 
-    def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = _always) -> bool:
+    def extend(self, number: int, word: int, deadline: int, may_sleep: Callable[[], bool] = always) -> bool:
         """Extend a lease; False if the entry has changed."""
 
         def store_deadline() -> bool:

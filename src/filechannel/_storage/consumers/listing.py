@@ -15,7 +15,7 @@ from pathlib import Path
 from ..._errors import UnexpectedFileError
 from ..._format import Mutex
 from ..._format.layout import CURSOR_OWNER, NAME_MEMBERS, NAME_OWNER, PROCESS_SLOT_COUNT
-from ..control.lock_file import Sight, lock_of, looking
+from ..control.lock_file import VisibleLocks, inspecting_locks, lock_of
 from ..control.lock_holder import Holder
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
@@ -96,8 +96,8 @@ class ConsumerListing:
     def registrations(self) -> list[Registration]:
         """Return all registered consumers."""
         self._check_directory()
-        with self._sight() as sight:
-            found = [self._find(name, sight) for name in self.names()]
+        with self._visible_locks() as visible:
+            found = [self._find(name, visible) for name in self.names()]
         return [registration for registration in found if registration is not None]
 
     def positions(self) -> dict[str, StoredPosition | None]:
@@ -134,24 +134,24 @@ class ConsumerListing:
 
     def find(self, name: str) -> Registration | None:
         """Return the registration of a name; None if it is not registered, or has no position yet."""
-        with self._sight() as sight:
-            return self._find(name, sight)
+        with self._visible_locks() as visible:
+            return self._find(name, visible)
 
-    def _sight(self) -> AbstractContextManager[Sight]:
+    def _visible_locks(self) -> AbstractContextManager[VisibleLocks]:
         if self._locks is not None:
-            return nullcontext(Sight(self._locks, is_complete=True))
-        return looking(self._files, self._directory.parent)
+            return nullcontext(VisibleLocks(self._locks, is_complete=True))
+        return inspecting_locks(self._files, self._directory.parent)
 
-    def _find(self, name: str, sight: Sight) -> Registration | None:
+    def _find(self, name: str, visible: VisibleLocks) -> Registration | None:
         path = self._path(name)
         lock = lock_of(path)
         with suppress(FileNotFoundError):
             # Check the lock before reading the departure: an owner that leaves in between counts as still present.
-            is_owned = sight.is_taken(lock + NAME_OWNER)
+            is_owned = visible.is_taken(lock + NAME_OWNER)
             head = self._head(path)
             if not is_being_registered(head):
                 owner = read_owner(head) if is_owned else None
-                members = _members(sight, lock + NAME_MEMBERS) if is_group(path) else None
+                members = _members(visible, lock + NAME_MEMBERS) if is_group(path) else None
                 return Registration(
                     name,
                     read_position(head),
@@ -159,7 +159,7 @@ class ConsumerListing:
                     read_term(head),
                     read_departure(head),
                     members,
-                    sight.is_complete,
+                    visible.is_complete,
                 )
         return None
 
@@ -193,5 +193,5 @@ class ConsumerListing:
         return read_position(watched[:CURSOR_OWNER])
 
 
-def _members(sight: Sight, first: int) -> tuple[int, ...]:
-    return tuple(byte - first for byte in sight.taken(first, first + PROCESS_SLOT_COUNT - 1))
+def _members(visible: VisibleLocks, first: int) -> tuple[int, ...]:
+    return tuple(byte - first for byte in visible.taken(first, first + PROCESS_SLOT_COUNT - 1))

@@ -64,7 +64,7 @@ class ControlFile:
         return self._files.creation_space(self.descriptor)
 
     def allocate(self, size: int) -> None:
-        """Reserve disk space for the first *size* bytes."""
+        """Allocate disk space for the first *size* bytes."""
         self._files.allocate(self.path, self.descriptor, 0, size)
 
     def cut(self, size: int) -> None:

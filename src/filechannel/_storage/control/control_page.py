@@ -230,7 +230,9 @@ class Control:
 
     @property
     def is_gap_pending(self) -> bool:
-        """Whether the log must resume at `poisoned_before` before another offset is used, because it could not at once.
+        """Whether the log must resume at `poisoned_before` before another offset is used.
+
+        That is so after a failed flush, until the new segment is created, which may not be possible immediately.
 
         Raises `StorageError` if `poisoned_before` is not where an offset gap can end.
         """

@@ -1,4 +1,4 @@
-"""The disk space of the control file: that of the page, and a reserve behind it for use on a full disk."""
+"""The disk space of the control file: that of the page, and a reserve after it for use on a full disk."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ class ControlReserve:
         self._full_size = CONTROL_SIZE + CONTROL_RESERVE + file.creation_space
 
     def allocate(self) -> bool:
-        """Reserve disk space for the page, and a reserve for use on a full disk; return whether there was enough.
+        """Allocate disk space for the page, and a reserve for use on a full disk; return whether there was enough.
 
-        If there is not enough disk space, reserve as much as there is.
+        If there is not enough disk space, allocate as much as there is.
         """
         try:
             self._file.allocate(self._full_size)

@@ -68,11 +68,11 @@ def joining(files: Files, path: Path, descriptor: int, wanted: Callable[[], bool
             marks = KernelLocks(files, path / CONTROL)
             leaving.callback(marks.close)
             with opening(files, path, descriptor, locks, wanted):
-                entrance = _enter(files, path, descriptor, locks, marks)
-                if entrance is not None:
-                    leaving.callback(entrance.control.close)
-                    with described_opener(entrance.control):
-                        yield entrance
+                joined = _enter(files, path, descriptor, locks, marks)
+                if joined is not None:
+                    leaving.callback(joined.control.close)
+                    with described_opener(joined.control):
+                        yield joined
                     leaving.pop_all()
                     return
 
@@ -83,11 +83,11 @@ def _enter(files: Files, path: Path, descriptor: int, locks: KernelLocks, marks:
         return None
     control = Control(files, descriptor, path=path / CONTROL)
     try:
-        entrance = _take_slot(files, path, control, locks, marks)
+        joined = _take_slot(files, path, control, locks, marks)
         # Our mark and the inode number of our lock file are stored: a process that makes another lock file from now on
         # sees both.
         if locks.are_named():
-            return entrance
+            return joined
     except BaseException:
         control.close()
         raise

@@ -58,7 +58,7 @@ def lock_of(path: Path) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class VisibleLocks:
     """What a process that takes no locks can see of the locks of a channel."""
 
     locks: KernelLocks | None
@@ -76,17 +76,17 @@ class Sight:
 
 
 @contextmanager
-def looking(files: Files, path: Path) -> Generator[Sight]:
-    """Look at the locks of a channel without taking any. Each call opens the file, which may be created or replaced."""
+def inspecting_locks(files: Files, path: Path) -> Generator[VisibleLocks]:
+    """Inspect the locks of a channel without taking any. Each call opens the file, which may be created or replaced."""
     try:
         locks = KernelLocks(files, path / LOCK, writable=False)
     except FileNotFoundError:  # no process has opened the channel here, or there are only marks
-        yield Sight(None, is_complete=True)
+        yield VisibleLocks(None, is_complete=True)
         return
     except OSError:
-        yield Sight(None, is_complete=False)
+        yield VisibleLocks(None, is_complete=False)
         return
     try:
-        yield Sight(locks, is_complete=True)
+        yield VisibleLocks(locks, is_complete=True)
     finally:
         locks.close()

@@ -27,10 +27,17 @@ class Holder:
     def unpack(cls, note: bytes) -> Holder:
         """Read a note."""
         try:
-            pid, since, host = HOLDER.unpack(note)
+            return cls.of(*HOLDER.unpack(note))
+        except struct.error:
+            return cls(None, None, None)
+
+    @classmethod
+    def of(cls, pid: int, since: int, host: bytes) -> Holder:
+        """Decode the fields of a note; all fields are None if one is invalid. *since* is in ns since the epoch."""
+        try:
             moment = datetime.fromtimestamp(since / 1e9, UTC)
             return cls(pid, host.rstrip(b"\0").decode(), moment) if pid else cls(None, None, None)
-        except (struct.error, ValueError, OverflowError, OSError):
+        except (ValueError, OverflowError, OSError):
             return cls(None, None, None)
 
     def unless_ended(self) -> Holder:

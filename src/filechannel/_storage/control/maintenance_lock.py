@@ -45,24 +45,24 @@ class MaintenanceLock:
         self._mutex = Mutex()
 
     @contextmanager
-    def held(self, may_wait: Callable[[], bool] = lambda: False) -> Generator[None]:
-        """Hold the maintenance lock; `Busy` if another thread or process holds it and the caller may not wait.
+    def held(self, may_sleep: Callable[[], bool] = lambda: False) -> Generator[None]:
+        """Hold the maintenance lock; `Busy` if another thread or process holds it and the thread may not sleep.
 
         For threads that run no user code, and for programs that end with an exception: if a signal handler raises while
         this is entered or left, both locks stay held until the garbage collector frees them. Other callers use
         `run_locked`.
         """
-        self._wait_for_threads(may_wait)
+        self._wait_for_threads(may_sleep)
         with self._mutex.held(_PAUSE):  # `Busy` if another thread was faster
             try:
-                self._begin_run(may_wait)
+                self._begin_run(may_sleep)
                 yield
             finally:
                 self._locks.release(MAINTENANCE_BYTE)
 
-    def run_locked(self, work: Callable[[], R], may_wait: Callable[[], bool] = lambda: False) -> R:
+    def run_locked(self, work: Callable[[], R], may_sleep: Callable[[], bool] = lambda: False) -> R:
         """Call *work* with the maintenance lock held; `Busy` as for `held`."""
-        self._wait_for_threads(may_wait)
+        self._wait_for_threads(may_sleep)
         release = self._locks.release
         # Twice: a signal handler may raise inside the first call. Without the second one, other processes would wait
         # until this process ends.
@@ -71,7 +71,7 @@ class MaintenanceLock:
             ensured(release, MAINTENANCE_BYTE),
             ensured(release, MAINTENANCE_BYTE),
         ):
-            self._begin_run(may_wait)
+            self._begin_run(may_sleep)
             return work()
 
     @property
@@ -79,19 +79,19 @@ class MaintenanceLock:
         assert self._membership is not None
         return self._membership.locks
 
-    def _wait_for_threads(self, may_wait: Callable[[], bool]) -> None:
+    def _wait_for_threads(self, may_sleep: Callable[[], bool]) -> None:
         while self._mutex.owner:  # the kernel does not tell threads of one process apart
-            _wait(may_wait)
+            _wait(may_sleep)
 
-    def _begin_run(self, may_wait: Callable[[], bool]) -> None:
+    def _begin_run(self, may_sleep: Callable[[], bool]) -> None:
         while not self._locks.take(MAINTENANCE_BYTE):
-            _wait(may_wait)
+            _wait(may_sleep)
         self._record_run()
 
     def _record_run(self) -> None:
         assert self._membership is not None
         self._control.check_storable()
-        store_u32(self._words, MAINTAINER, self._membership.processes.owner)
+        store_u32(self._words, MAINTAINER, self._membership.processes.own_word)
         now, offset = time.time_ns(), self._control.write_offset
         if offset != load_u64(self._words, QUIET_OFFSET):
             # The time first: if the process dies in between, the log seems to have moved later than it did, never
@@ -156,7 +156,7 @@ class MaintenanceLock:
         store_u64(self._words, RECLAIMED_BYTES, self.reclaimed[1] + size)
 
 
-def _wait(may_wait: Callable[[], bool]) -> None:
-    if not may_wait():
+def _wait(may_sleep: Callable[[], bool]) -> None:
+    if not may_sleep():
         raise Busy
     time.sleep(_PAUSE)

@@ -1,7 +1,7 @@
 """The process slots: one for each process that has a channel open for writing, kept alive by a kernel lock.
 
 As long as it lives, a process holds the kernel lock on the byte of its slot in the lock file. It increments the
-generation of the slot when it takes it. A lock word names a slot and a generation, so it shows whether its owner is
+generation of the slot when it takes it. A lock word names a slot and a generation, so it shows whether its holder is
 alive, without a pid and without a timeout. That works across containers, and a process that is merely stopped counts as
 alive.
 
@@ -18,7 +18,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from mmap import mmap
 from pathlib import Path
 from typing import Final
@@ -37,7 +36,7 @@ from ..._format.layout import (
 )
 from ..system.kernel_locks import KernelLocks, taken_bytes
 from ..system.os_calls import Files
-from .lock_file import looking
+from .lock_file import inspecting_locks
 from .lock_holder import SHORTEST_NOTE, Holder
 
 _MOST_GENERATIONS = (1 << LOCK_GENERATION_BITS) - 1
@@ -53,25 +52,25 @@ class Processes:
         self._marks = marks
         self.slot: int = 0
         """The slot of this process; 0 before `join`."""
-        self.owner: int = 0
+        self.own_word: int = 0
         """The value of a lock word that this process holds."""
 
     def join(self, clear: Callable[[int], object] = lambda _: None) -> None:
         """Take a slot. The caller holds the open lock.
 
-        *clear* removes what the previous owner of a slot left under its number. It is called before the generation
-        changes, while those files still count as the previous owner's.
+        *clear* removes what the previous process of a slot left under its number. It is called before the generation
+        changes, while those files still count as the previous process's.
         """
         taken = set(self.others())
         for slot in range(1, PROCESS_SLOT_COUNT):
             if slot not in taken and self._mark(slot):
                 clear(slot)
-                # The generation first: once the byte is locked, an old generation would make the dead owner look alive.
+                # The generation first: once the byte is locked, an old one would make a dead lock holder look alive.
                 generation = self._count_up(slot)
                 if self._locks.take(slot):
                     self._describe(slot)
                     self.slot = slot
-                    self.owner = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
+                    self.own_word = slot << LOCK_SLOT_SHIFT | generation << LOCK_GENERATION_SHIFT
                     return
         raise StorageError(f"{PROCESS_SLOT_COUNT - 1} processes have the channel open, which is the maximum")
 
@@ -86,7 +85,7 @@ class Processes:
         return generation
 
     def _describe(self, slot: int) -> None:
-        # Only what is behind the generation, which must never go back, even if this process dies here.
+        # Only what comes after the generation, which must never go back, even if this process dies here.
         store_u32(self._words, _slot_position(slot) + PROCESS_WAITING, 0)
         self._words[_slot_position(slot) + _FOR_PEOPLE : _slot_position(slot) + PROCESS.size] = _note()
 
@@ -118,9 +117,9 @@ class Processes:
         """Return whether the process in a slot has set the flag that its senders wait for capacity."""
         return bool(load_u32(self._words, _slot_position(slot) + PROCESS_WAITING))
 
-    def set_queued(self, stands: bool) -> None:
+    def set_queued(self, is_queued: bool) -> None:
         """Set or clear the flag that senders of this process wait for capacity."""
-        store_u32(self._words, _slot_position(self.slot) + PROCESS_WAITING, int(stands))
+        store_u32(self._words, _slot_position(self.slot) + PROCESS_WAITING, int(is_queued))
 
     def remove_from_queue(self, word: int) -> None:
         """Clear the flag of the process that a lock word names, unless another process has its slot by now."""
@@ -174,10 +173,9 @@ def holder_at(words: mmap, slot: int) -> Holder:
 def _holder(described: bytes) -> Holder:
     try:
         _, _, pid, since, host = PROCESS.unpack(described)
-        moment = datetime.fromtimestamp(since / 1e9, UTC)
-        return Holder(pid, host.rstrip(b"\0").decode(), moment) if pid else Holder(None, None, None)
-    except (struct.error, ValueError, OverflowError, OSError):
+    except struct.error:
         return Holder(None, None, None)
+    return Holder.of(pid, since, host)
 
 
 def _note() -> bytes:
@@ -198,8 +196,8 @@ class Living:
 def living_in(files: Files, path: Path, descriptor: int) -> Living:
     """Return the live processes, from the locks and the marks of a channel whose control file is open."""
     marked = _slots(taken_bytes(files, descriptor, *_TABLE, shared=False))
-    with looking(files, path) as sight:
-        return Living(sorted({*marked, *sight.taken(1, PROCESS_SLOT_COUNT - 1)}), sight.is_complete)
+    with inspecting_locks(files, path) as visible:
+        return Living(sorted({*marked, *visible.taken(1, PROCESS_SLOT_COUNT - 1)}), visible.is_complete)
 
 
 def _slot_position(slot: int) -> int:

@@ -3,7 +3,7 @@
 The lock word is 0 while the lock is free, and otherwise names the process that holds it. It is acquired with
 compare-and-swap, and waiters sleep on it with a futex. The kernel knows whether the process that a word names is dead.
 Then another process takes the lock over, by swapping exactly the word that it saw: of two processes that see the same
-dead owner, one succeeds. A process that takes a lock over may find the data that it guards in any state.
+dead holder, one succeeds. A process that takes a lock over may find the data that it guards in any state.
 
 Every sleep has a time limit: if a waiter is woken and killed before it acquires the lock, the other waiters are not
 woken.
@@ -20,16 +20,13 @@ from typing_extensions import Buffer
 from ..._errors import Busy, StorageError
 from ..._format import PURE, Guard, Mutex, load_u32, swap_if_u32, take_word, wait_word
 from ..._format.layout import CONTENDED
+from ..._runtime.may_sleep import always
 from .lock_holder import Holder
 from .process_slots import Processes
 
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1
 _BRIEFLY = 0.05  # seconds; a thread of this process that has the mutex may wait for the GIL, or for a small flush
-
-
-def _always() -> bool:
-    return True
 
 
 class SharedLock:
@@ -55,15 +52,15 @@ class SharedLock:
         self._entered = entered
         self.mutex: Mutex = Mutex()
         """Excludes the other threads of this process, and only those."""
-        self.mutex.share(words, position, processes.owner, flushes)
+        self.mutex.share(words, position, processes.own_word, flushes)
 
-    def held(self, may_sleep: Callable[[], bool] = _always) -> Guard:
+    def held(self, may_sleep: Callable[[], bool] = always) -> Guard:
         """Hold the lock in a `with` statement; raise `Busy` if it stays taken and the thread may not sleep.
 
         `entered` is called with the lock held, and is passed whether the lock was taken over from a dead process. No
         thread sleeps for the lock word with the mutex locked: another thread may be one that must not wait for it.
         """
-        return self.mutex.held_shared(self._take, may_sleep, self._check_owner, self._sleep)
+        return self.mutex.held_shared(self._take, may_sleep, self._check_mutex_free, self._sleep)
 
     def check_storable(self) -> None:
         """Raise `StorageError` if a store to the lock word, or another one in its page, would kill the process."""
@@ -72,7 +69,7 @@ class SharedLock:
                 "the control file cannot be written to: its file system has shut down, or the file was truncated"
             )
 
-    def _check_owner(self) -> None:
+    def _check_mutex_free(self) -> None:
         """Raise `Busy` if another thread holds the mutex for longer, for example during a flush."""
         until = time.monotonic() + _BRIEFLY
         while self.mutex.user not in (0, get_ident()):
@@ -109,16 +106,16 @@ class SharedLock:
     def _take(self, slept: bool) -> int:
         """Acquire the lock word and return 0; or return the word, if it names a live process."""
         self.check_storable()
-        words, position, owner = self._words, self._position, self._processes.owner
-        if not slept and take_word(words, position, owner, _SPIN):
+        words, position, own_word = self._words, self._position, self._processes.own_word
+        if not slept and take_word(words, position, own_word, _SPIN):
             return self._took(from_the_dead=False)
         while True:
             seen = load_u32(words, position)
             if not seen:
-                if swap_if_u32(words, position, 0, owner | CONTENDED):  # CONTENDED, because other threads may sleep
+                if swap_if_u32(words, position, 0, own_word | CONTENDED):  # CONTENDED, because other threads may sleep
                     return self._took(from_the_dead=False)
             elif self._is_left_behind(seen):
-                if swap_if_u32(words, position, seen, owner | CONTENDED):
+                if swap_if_u32(words, position, seen, own_word | CONTENDED):
                     return self._took(from_the_dead=True)
             else:
                 return seen
@@ -135,7 +132,7 @@ class SharedLock:
         return 0
 
     def _is_left_behind(self, word: int) -> bool:
-        if word & ~CONTENDED == self._processes.owner:
+        if word & ~CONTENDED == self._processes.own_word:
             # It names this process although we have the mutex. The C core never stops half-way, so a thread was
             # interrupted in the Python code while it acquired the lock.
             return not PURE

@@ -31,7 +31,7 @@ class PositionFlush:
         self._cursors = cursors
         self._cursor = cursor
         self.waits = every == "fsync"
-        """Whether a caller that can wait gets a message only after the position behind it is on disk."""
+        """Whether a caller that can wait gets a message only after the position after it is on disk."""
         self.counts = self.waits or isinstance(every, int)
         """Whether the caller must call `took` for every message."""
         self._every = every if isinstance(every, int) else 1

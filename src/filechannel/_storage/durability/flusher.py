@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
@@ -31,8 +30,9 @@ from ..._errors import Busy, ClosedResourceError, StorageError, storage_error, v
 from ..._format import Guard, Mutex
 from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from ..._offset import LogPosition, Offset
+from ..._runtime.may_sleep import always, briefly
 from ..._runtime.scheduler import FLUSH_LANE, TimedCall
-from ..._runtime.threads import NoThreadError, background_threads, do_all_at_once
+from ..._runtime.threads import NoThreadError, background_threads, do_in_parallel
 from ..consumers.cursors import Cursors
 from ..control.checkpoints import Checkpoint
 from ..control.control_page import Control, Tail
@@ -46,7 +46,6 @@ from ..store_events import StoreEvents
 from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
-_LOCK_WAIT_SECONDS = 0.2  # long enough for one flush of another process
 FINISHED_FLUSH_DELAY_SECONDS = 1.0
 """How long a finished segment may wait for its flush. A segment that is consumed by then is never written out, and
 its pages stay in memory, ready for the recycled file."""
@@ -87,28 +86,30 @@ class Flusher:
 
     # Everything
 
-    def flush(self, *, locked: bool = False) -> None:
+    def flush(self) -> None:
         """Flush everything sent so far, and the cursors; `StorageError` if that is not possible.
 
-        Raises the same if the durability of stored messages is unknown after an earlier failed flush. *locked*: the
-        caller already holds the flush lock with `held`.
+        Raises the same if the durability of stored messages is unknown after an earlier failed flush.
         """
-        if not locked:
-            self.refuse_reentry()
+        self.refuse_reentry()
         with self._lock.held():
-            try:
-                self._flush_all()
-            finally:
-                self._report_loss()
+            self.flush_with_lock()
 
-    def flush_the_rest(self, *, locked: bool = False) -> None:
+    def flush_with_lock(self) -> None:
+        """Flush as `flush` does, for a caller that already holds the flush lock with `held`."""
+        try:
+            self.flush_the_rest_with_lock()
+        finally:
+            self._report_loss()
+
+    def flush_the_rest(self) -> None:
         """Flush everything that can be flushed: as `flush`, but an earlier failed flush does not make it raise."""
-        if not locked:
-            self.refuse_reentry()
+        self.refuse_reentry()
         with self._lock.held():
-            self._flush_all()
+            self.flush_the_rest_with_lock()
 
-    def _flush_all(self) -> None:
+    def flush_the_rest_with_lock(self) -> None:
+        """Flush as `flush_the_rest` does, for a caller that already holds the flush lock with `held`."""
         try:
             checkpoint = self._flush_data()
             self._cursors.flush()
@@ -136,7 +137,7 @@ class Flusher:
         if self._control.durable_offset < self._control.write_offset:
             with self._lock.held(briefly()):  # the previous holder may have flushed everything
                 if self._control.durable_offset < self._control.write_offset:
-                    self.flush(locked=True)
+                    self.flush_with_lock()
 
     def flush_every(self, seconds: float | None) -> None:
         """Flush at an interval from now on; with None, only when a caller asks for it."""
@@ -246,7 +247,7 @@ class Flusher:
         has flushed it. `Busy` if another thread or process holds the flush lock and this thread may not sleep.
         """
         self.refuse_reentry()
-        with self._lock.held(may_sleep or _always):
+        with self._lock.held(may_sleep or always):
             if upto is None or self._control.write_offset <= upto:
                 self._flush_data()
 
@@ -287,7 +288,7 @@ class Flusher:
         try:
             self._control.running_flushes.begin(FLUSHING_SEGMENTS)
             try:
-                do_all_at_once([segment.flush for segment in work.segments])
+                do_in_parallel([segment.flush for segment in work.segments])
             finally:
                 self._lock.check_storable()
                 self._control.running_flushes.end(FLUSHING_SEGMENTS)
@@ -349,16 +350,3 @@ class Flusher:
             _logger.error("%s", error)
             self._log.abandon_active()
         return error
-
-
-def briefly() -> Callable[[], bool]:
-    """Return a `may_sleep` for waits that are long enough for one flush of another process, but no longer.
-
-    It returns True until the time is over. A stopped process must not be waited for.
-    """
-    until = time.monotonic() + _LOCK_WAIT_SECONDS
-    return lambda: time.monotonic() < until
-
-
-def _always() -> bool:
-    return True

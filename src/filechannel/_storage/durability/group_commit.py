@@ -15,11 +15,12 @@ from queue import Empty, SimpleQueue
 from typing import Protocol, final
 
 from ..._errors import Busy, ClosedResourceError, FileChannelError, StorageError
+from ..._runtime.may_sleep import briefly
 from ..._runtime.threads import NoThreadError, background_threads, start_thread
 from ..control.control_page import Control
 from ..segments.catalog import Segments
 from ..store_events import StoreEvents
-from .flusher import Flusher, briefly
+from .flusher import Flusher
 
 _ROUNDS = 16  # commits in a row before a thread serves other channels
 

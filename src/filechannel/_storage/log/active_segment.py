@@ -30,7 +30,7 @@ _MOST_LATE = 64  # finished segments whose index entries are not stored yet
 
 @final
 class ActiveSegment:
-    """The segment that the writer is bound to. The caller holds the writer lock."""
+    """The segment that the writer is bound to. Unless stated otherwise, the caller holds the writer lock."""
 
     def __init__(
         self,
@@ -100,7 +100,7 @@ class ActiveSegment:
             # Index entries from its begin on belong to the new segment, entries of uncommitted records to none.
             visible = min(self._control.write_offset, segment.begin)
             self._queue_index_entries(self._take_index_entries(min(visible, segment.begin - 1)), visible)
-            self._take_index_entries(segment.begin - 1)
+            self._drop_index_entries(segment.begin - 1)
         self.segment = segment
 
     def _bind(self, segment: Segment) -> None:
@@ -111,7 +111,7 @@ class ActiveSegment:
     def leave(self) -> None:
         """Store the index entries and release the active segment, until another one is created or resumed.
 
-        The segment is released even if storing the index raises.
+        The segment is released even if storing the index raises. To close a log, the caller holds only its mutex.
         """
         try:
             self.store_index_entries()
@@ -120,7 +120,10 @@ class ActiveSegment:
             self.release()
 
     def release(self) -> None:
-        """Release the segment and the prepared one, without storing anything."""
+        """Release the segment and the prepared one, without storing anything.
+
+        To close a log, the caller holds only its mutex.
+        """
         self._writer.unbind()
         self._prefault.close()
         self._next_segment.close()
@@ -164,21 +167,27 @@ class ActiveSegment:
         """Return the current time or, if the clock was set back, a time no earlier than any in previous segments."""
         now = time.time_ns()
         if self.segment is not None and self._writer.alone:
-            marked = max(self._index.latest, self._latest_in_memory())
+            marked = max(self._index.latest, self._take_latest_time())
             return max(not_before(marked, now), self.segment.header.created)
         self.store_index_entries()
-        for begin in self._segments.begins[-1:]:
+        begins = self._segments.begins
+        if begins:
+            begin = begins[-1]
             with suppress(CorruptRecordError):
-                marked = max(latest_time(self._files, self._segments.path(begin)), self._latest_in_memory())
+                marked = max(latest_time(self._files, self._segments.path(begin)), self._take_latest_time())
                 return max(not_before(marked, now), self._segments.header(begin).created)
         return now
 
-    def _latest_in_memory(self) -> int:
+    def _take_latest_time(self) -> int:
+        """Take the index entries of the writer; return the time of the last one in memory, or 0 if there is none."""
         self._pending_entries += self._writer.take_index_entries()
         return INDEX_CHECKED.unpack(self._pending_entries[-INDEX_CHECKED.size :])[2] if self._pending_entries else 0
 
     def store_index_entries(self) -> None:
-        """Store the index entries of published records. Entries of other records are kept: those may be rolled back."""
+        """Store the index entries of published records. Entries of other records are kept: those may be rolled back.
+
+        The caller holds the log's mutex, and perhaps not the writer lock.
+        """
         self._index.store_late(lambda: self._control.oldest_offset)
         self._store_active_entries()
 
@@ -198,6 +207,10 @@ class ActiveSegment:
         """Return the index entries up to an offset, and keep the other ones."""
         self._pending_entries += self._writer.take_index_entries()
         return self._split_pending(last)
+
+    def _drop_index_entries(self, last: int) -> None:
+        """Delete the index entries up to an offset, and keep the other ones."""
+        self._take_index_entries(last)
 
     def _split_pending(self, last: int) -> bytes:
         entries = self._pending_entries
@@ -256,16 +269,16 @@ class ActiveSegment:
         allocated = self._control.allocated_end
         if end <= allocated:
             return
-        target = self._reserved_end(segment, max(end, allocated + ALLOCATION_STEP))
+        target = self._allocation_end(segment, max(end, allocated + ALLOCATION_STEP))
         try:
             segment.allocate(allocated, target)
         except DiskFullError:
             self.remove_free_files()
-            target = self._reserved_end(segment, end)
+            target = self._allocation_end(segment, end)
             segment.allocate(allocated, target)
         self._control.allocated_end = target
 
-    def _reserved_end(self, segment: Segment, offset: int) -> int:
+    def _allocation_end(self, segment: Segment, offset: int) -> int:
         """Return the offset up to which disk space must be allocated for records before an offset."""
         position = rounded(segment.position(offset), self.allocation_unit)
         return min(segment.begin + position - SEGMENT_HEADER_SIZE, segment.space_end)

@@ -1,7 +1,7 @@
 """The appender: writes batches at the end of the log, rolls, and rolls back, for the holder of the writer lock.
 
-It writes the records of a batch behind the tail, rolls to the next segment when the active one is full, and publishes
-the batch. If that fails, it rolls the batch back. Nothing behind the tail is visible to receivers. So a batch appears
+It writes the records of a batch after the tail, rolls to the next segment when the active one is full, and publishes
+the batch. If that fails, it rolls the batch back. Nothing after the tail is visible to receivers. So a batch appears
 with the store of the tail, as a whole, and everything else can be undone: by this process after an error, or by the
 next lock holder if this process dies. `roll_back` is the one procedure for both.
 """
@@ -32,7 +32,7 @@ from .batch_parts import HeaderRecord, Part, length_at
 
 @final
 class Appender:
-    """Appends to the active segment of one channel. The caller holds the writer lock."""
+    """Appends to the active segment of one channel. Unless stated otherwise, the caller holds the writer lock."""
 
     def __init__(
         self,
@@ -56,8 +56,8 @@ class Appender:
         self._active = active
         self._dirty = dirty
         self._forked = False
-        self.has_finished: bool = False
-        """Whether a segment was finished since the log last notified its owner of that."""
+        self.must_notify_finished: bool = False
+        """Whether a segment was finished since `segment_finished` was last raised."""
 
     def start(self) -> None:
         """Continue at the tail, after the lock was acquired or the tail was moved."""
@@ -68,7 +68,10 @@ class Appender:
             raise
 
     def abandon(self) -> None:
-        """Stop writing, in a child that was forked while its thread was appending: all state belongs to the parent."""
+        """Stop writing, in a child that was forked while its thread was appending: all state belongs to the parent.
+
+        Needs no lock.
+        """
         self._forked = True
         self._writer.unbind()
 
@@ -101,7 +104,8 @@ class Appender:
                 self._write([header_record.make(start)], CONTROL_RECORD | BATCH_CONTINUES)
             last: Part = []
             for part in parts:
-                if part if isinstance(part, list) else part.count:
+                if len(part):
+                    # One part late: only the last record of the batch is written without BATCH_CONTINUES.
                     self._write(last, flags | BATCH_CONTINUES)
                     last = part
             self._write(last, flags)
@@ -275,7 +279,7 @@ class Appender:
         """Record that a segment was finished where another one begins, perhaps in the middle of a batch."""
         tail = self._control.tail(deferred=self._writer.deferred)
         self._dirty.finished(begin.offset, min(tail, begin, key=lambda each: each.offset))
-        self.has_finished = True
+        self.must_notify_finished = True
 
     def finish_segment(self) -> None:
         """Finish the active segment unless it is empty. The caller has nothing uncommitted."""

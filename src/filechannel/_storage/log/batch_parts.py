@@ -33,6 +33,9 @@ class Records:
         """Encode payloads as records."""
         return cls(len(payloads), join_records(payloads))
 
+    def __len__(self) -> int:
+        return self.count
+
 
 Part: TypeAlias = list[bytes] | Records
 """Some of the messages of a batch."""

@@ -78,7 +78,7 @@ class Log:
         self._closed = self._is_closing = False
         self._durability_changed = self._dropped = False
         self.writer: Writer = Writer(
-            control.map, processes.owner, options.max_message_size, self.append, events.message_published.__call__
+            control.map, processes.own_word, options.max_message_size, self.append, events.message_published.__call__
         )
         self.dirty: DirtySegments = DirtySegments(control, segments)
         self._active = ActiveSegment(
@@ -88,7 +88,7 @@ class Log:
             options,
             self.writer,
             capacity,
-            NextSegment(files, segments, self.writer, events, prepare=self.prepare_next_segment),
+            NextSegment(files, segments, self.writer, events, on_ready=self.prepare_next_segment),
             self._check_may_create,
         )
         self.appender: Appender = Appender(
@@ -227,13 +227,13 @@ class Log:
 
     def _notify_finished(self) -> None:
         """Raise `segment_finished` once if a segment was finished. The caller does not hold the writer lock."""
-        if not self.appender.has_finished:
+        if not self.appender.must_notify_finished:
             return
-        self.appender.has_finished = False
+        self.appender.must_notify_finished = False
         try:
             self._events.segment_finished()
         except BaseException:
-            self.appender.has_finished = True  # the next call notifies again
+            self.appender.must_notify_finished = True  # the next call notifies again
             raise
 
     def prepare_next_segment(self) -> None:
@@ -300,7 +300,7 @@ class Log:
                 return
             _logger.error("%s: the background work after a roll could not be started: %s", self._path, error)
 
-    def end(self) -> bool:
+    def append_seal(self) -> bool:
         """Append the seal; return False if the channel is sealed already. The caller holds the writer lock."""
         if not self._control.sealed:
             self._gap.make_pending()
@@ -378,10 +378,7 @@ class Log:
     def discard(self) -> None:
         """Release every file of a log whose `begin` failed. Nothing is stored: the next open recovers."""
         with self.mutex.held():
-            self._closed = True
-            self._active.release()
-            self.dirty.clear()
-            self.writer.close()
+            self._release()
 
     def close(self) -> None:
         """Release the active segment and refuse all further writes: another process may own the channel from now on."""
@@ -399,8 +396,12 @@ class Log:
             except (FileChannelError, OSError) as error:  # the control page is damaged, or the index cannot be stored
                 _logger.error("%s: closed without its last index entries: %s", self._path, error)
             finally:
-                self._closed = True
-                self._active.release()
-                self.dirty.clear()
-                self.writer.close()
+                self._release()
                 self._is_closing = False
+
+    def _release(self) -> None:
+        """Release every file. The caller holds the mutex."""
+        self._closed = True
+        self._active.release()
+        self.dirty.clear()
+        self.writer.close()

@@ -49,7 +49,7 @@ class OffsetGap:
         If a flush fails in here, the next `flush` of the channel raises its error. `DiskFullError` if no segment can be
         created.
         """
-        self._resume_at(_far_behind(beyond), end)
+        self._resume_at(_far_beyond(beyond), end)
 
     def poison_segments(self) -> None:
         """Poison all existing segments, and make an offset gap pending: no process appends before it is made.
@@ -59,7 +59,7 @@ class OffsetGap:
         """
         tail = self._control.tail()
         used = max(tail.offset, self._control.reserved_end)
-        self._control.poisoned_before = max(self._control.poisoned_before, _far_behind(used))
+        self._control.poisoned_before = max(self._control.poisoned_before, _far_beyond(used))
         if self._control.deferred:
             self._control.publish(tail, deferred=True)
         self._active.leave()
@@ -134,6 +134,6 @@ class OffsetGap:
         self._control.checkpoints.write(Checkpoint(offset, sequence, oldest, sealed))
 
 
-def _far_behind(used: int) -> Offset:
+def _far_beyond(used: int) -> Offset:
     """Return an offset at least half a gap past one that may have been used."""
     return Offset(((used + OFFSET_GAP // 2) // OFFSET_GAP + 1) * OFFSET_GAP)

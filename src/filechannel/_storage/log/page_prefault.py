@@ -19,7 +19,7 @@ _SMALLEST = 1 << 20  # size of a segment from which on prefaulting is worth the 
 
 
 class PagePrefault:
-    """Prefaults pages for one writer. The caller holds the writer lock."""
+    """Prefaults pages for one writer. Unless stated otherwise, the caller holds the log's mutex."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
@@ -41,7 +41,7 @@ class PagePrefault:
             self._writer.populate_ahead(allocated_end, min(written, _FARTHEST))
 
     def begin(self, following: mmap.mmap) -> None:
-        """Prefault the first pages of the next segment, if prefaulting is active. Any thread may call this."""
+        """Prefault the first pages of the next segment, if prefaulting is active. Needs no lock."""
         if self._possible and not self._writer.deferred and len(following) >= _SMALLEST:
             populate_soon(following, 0, min(_FARTHEST, len(following)))
 

@@ -32,7 +32,7 @@ _logger = logging.getLogger("filechannel")
 
 @final
 class NextSegment:
-    """Prepares the next segment of one writer. The caller holds the writer lock."""
+    """Prepares the next segment of one writer. Unless stated otherwise, the caller holds the log's mutex."""
 
     def __init__(
         self,
@@ -41,19 +41,22 @@ class NextSegment:
         writer: Writer,
         events: StoreEvents,
         *,
-        prepare: Callable[[], object],
+        on_ready: Callable[[], object],
     ) -> None:
-        """*prepare* is called from any thread when a file is ready; it calls `ActiveSegment.prepare_next_segment`."""
+        """*on_ready* is called from any thread when a file is ready, to hand it over: `Log.prepare_next_segment`."""
         self._files = files
         self._segments = segments
         self._writer = writer
-        self._prepare_next = prepare
-        self._fast_rolled = events.maintenance_due.__call__  # has another thread call `Log.catch_up`
+        self._on_ready = on_ready
+        self._on_fast_roll = events.maintenance_due.__call__  # has another thread call `Log.catch_up`
         self._requested: Segment | None = None
         segments.add_user(self)
 
     def advance(self, segment: Segment, offset: int) -> int:
-        """Request the next segment if half of this one is used; return the offset at which to call this again."""
+        """Request the next segment if half of this one is used; return the offset at which to call this again.
+
+        The caller holds the writer lock.
+        """
         middle = (segment.begin + segment.space_end) // 2
         if segment is self._requested or len(segment.map) < SMALLEST:
             return segment.space_end
@@ -61,13 +64,13 @@ class NextSegment:
             return middle
         self._requested = segment
         if self._segments.next_free_file() is not None:
-            self._prepare_next()
+            self._on_ready()
         else:
             with suppress(NoThreadError):  # the interpreter is shutting down
-                background_threads().do(lambda: self._prepare(segment))
+                background_threads().do(lambda: self._prepare_file(segment))
         return segment.space_end
 
-    def _prepare(self, segment: Segment) -> None:
+    def _prepare_file(self, segment: Segment) -> None:
         if not self.is_requested(segment):
             return  # the writer has rolled without it, or the channel is closed
         try:
@@ -79,10 +82,13 @@ class NextSegment:
                 _logger.warning("%s: the next segment could not be prepared: %s", segment.path.parent.parent, error)
             return
         if self.is_requested(segment) and file is not None:
-            self._prepare_next()
+            self._on_ready()
 
     def is_requested(self, segment: Segment) -> bool:
-        """Return whether the segment after this one was requested: nothing else is prepared until this one is full."""
+        """Return whether the segment after this one was requested: nothing else is prepared until this one is full.
+
+        Needs no lock.
+        """
         return segment is self._requested
 
     def hand_over(self, free: FreeFile, file: MappedFile) -> None:
@@ -99,13 +105,13 @@ class NextSegment:
             os.fsencode(segment_name(0)),
             0,
             window,
-            self._fast_rolled,
+            self._on_fast_roll,
             self._files.watch_roll,
             directory.descriptor,
         )
 
     def release_map(self, file: MappedFile, _segments: list[Segment]) -> None:
-        """Prepare another segment if the file of the prepared one is to be unmapped."""
+        """Forget the prepared file if it is the one that will be unmapped. Any thread may call this."""
         self._writer.forget_next(file)
 
     def mark_ready(self, segment: Segment) -> None:

@@ -112,7 +112,7 @@ class Producer:
         except CorruptRecordError as error:
             if not past_damage:
                 raise
-            _logger.warning("%s: producer positions behind damage are unknown: %s", self._path, error)
+            _logger.warning("%s: producer positions after damage are unknown: %s", self._path, error)
         if found is not None:
             self._store(found, slots, valid)
         return found
@@ -359,7 +359,7 @@ class Producers:
         create: Callable[[Callable[[], Producer]], Producer],
         check_directory: Callable[[], object],
     ) -> None:
-        """*create* calls a function that creates a file, with disk space that is reserved for this if the disk is full.
+        """*create* calls a function that creates a file, on a full disk with the disk reserve.
 
         *check_directory* is called before a file is looked up; it raises if the path leads to another directory now.
         """

@@ -55,7 +55,7 @@ def walk_records(
 ) -> Iterator[Run | Damage]:
     """Yield the valid records between two offsets, and the damage between them.
 
-    *entries* are those of the index, in order. They help to find records behind damage. A run ends where an entry says
+    *entries* are those of the index, in order. They help to find records after damage. A run ends where an entry says
     that a record begins, so that an entry inside a run is wrong. From *certain* on, records may or may not exist:
     damage that no record follows is not damage then, but the end.
     """

@@ -48,7 +48,7 @@ def describe_unreachable(messages: int, segments: int, offset: int) -> str:
     """Describe how many messages are not readable until a repair, and where the damage is."""
     what = f"{messages:,} message{'s' * (messages != 1)} in {segments:,} segment{'s' * (segments != 1)}"
     verb = "is" if messages == 1 else "are"
-    return f"{what} behind the damage at offset {offset} {verb} not readable until repaired"
+    return f"{what} after the damage at offset {offset} {verb} not readable until repaired"
 
 
 def find_unreachable(files: Files, segments: Segments, cut: Cut) -> Unreachable | None:

@@ -13,7 +13,7 @@ from ..._errors import CorruptRecordError, UnexpectedFileError, UnsupportedForma
 from ..._format import Mutex
 from ..._format.layout import COMPRESSED_MAGIC, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from ..._offset import Offset
-from ..._runtime.threads import do_all_at_once
+from ..._runtime.threads import do_in_parallel
 from ..system.mapped_files import MappedFile, Maps, OpenFile
 from ..system.os_calls import Files
 from .compressed_segment import OpenCompressed, StoredSegment, compressed_path, stored_begins
@@ -170,7 +170,7 @@ class Segments:
             return begins[index] if index < len(begins) else None
 
     def first_from(self, offset: int) -> Offset | None:
-        """Return the begin of the first segment at or behind an offset.
+        """Return the begin of the first segment at or after an offset.
 
         This is one lookup: calling `covering` and then `following` misses a segment that is created at this offset in
         between.
@@ -346,7 +346,7 @@ class Segments:
         newest_first = [begin for begin in reversed(begins) if begin < oldest]
         wanted = 0 if is_idle or self.free_list is None else self.free_list.most
         again, gone = newest_first[:wanted], newest_first[wanted:]
-        do_all_at_once(
+        do_in_parallel(
             [*(partial(self._retire, begin) for begin in again), *(partial(self.remove, begin) for begin in gone)]
         )
         if self.free_list is not None:

@@ -2,7 +2,7 @@
 
 The file is on disk before it gets its name, and never changes after that. So its header is trusted like a checkpoint:
 the log was complete up to its end. A block that cannot be read counts as zeros, which are never a valid record; records
-in the following blocks are found in the same way as behind any damage.
+in the following blocks are found in the same way as after any damage.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def stored_begins(files: Files, directory: Path) -> list[Offset]:
 
 
 def table_crc(extra: bytes, table: bytes) -> int:
-    """Return the checksum over the fields behind the header, without the checksum itself, and the block table."""
+    """Return the checksum over the fields after the header, without the checksum itself, and the block table."""
     return crc32c(table, crc32c(extra))
 
 
@@ -117,7 +117,7 @@ class CompressedSegment:
         descriptor: int,
         limits: SegmentLimits,
     ) -> None:
-        """*extra* has the fields behind the header, without their checksum."""
+        """*extra* has the fields after the header, without their checksum."""
         self._files = files
         self.path = path
         self.header = header
@@ -239,7 +239,7 @@ class CompressedSegment:
     def stored(self) -> Iterator[bytes]:
         """Return the bytes of the file, in chunks, as far as its table says; `ValueError` if they cannot be right.
 
-        A hole behind them is never read, and no block is longer than its records.
+        A hole after them is never read, and no block is longer than its records.
         """
         size = self._stored_size
         if size > COMPRESSED_TABLE + len(self._table) + self.end - self.begin:

@@ -37,7 +37,7 @@ class DirtySegment:
 
     @property
     def end(self) -> Offset | None:
-        """The offset behind the last record; None while the segment is active."""
+        """The offset after the last record; None while the segment is active."""
         if self._segment is not None and (end := self._segment.end) is not None:
             self._end, self._segment = end, None
         return self._end
@@ -140,7 +140,7 @@ class DirtySegments:
                 self.failed(error)
 
     def discard_beyond(self, offset: int) -> None:
-        """Remove the segments that begin behind an offset, because they are deleted."""
+        """Remove the segments that begin after an offset, because they are deleted."""
         self._segments = [segment for segment in self._segments if segment.begin <= offset]
 
     def reaches_before(self, offset: int) -> bool:

@@ -256,7 +256,7 @@ class Segment:
 
     @property
     def end(self) -> Offset | None:
-        """The offset behind the last record, or None while the segment is active."""
+        """The offset after the last record, or None while the segment is active."""
         return Offset(load_u64(self.map, SEGMENT_END)) or None
 
     @property
@@ -304,7 +304,7 @@ class Segment:
 
     @property
     def data_end(self) -> Offset:
-        """The offset behind which the file has only a hole."""
+        """The offset after which the file has only a hole."""
         return Offset(max(0, self.file.file.data_end - SEGMENT_HEADER_SIZE) + self.begin)
 
     def position(self, offset: int) -> int:
@@ -347,7 +347,7 @@ class Segment:
                 self.map[position : position + len(zeros)] = zeros
 
     def allocate(self, start: int, stop: int) -> None:
-        """Reserve disk space between two offsets."""
+        """Allocate disk space between two offsets."""
         position = self.position(start)
         self.file.file.allocate(self.path, position, self.position(stop) - position)
 

@@ -61,7 +61,7 @@ class IndexWriter:
     """Appends entries to the index of the active segment."""
 
     def __init__(self, files: Files, segment: Path, mode: int, end: int) -> None:
-        """Continue behind the existing entries; those from *end* on belong to records that were rolled back."""
+        """Continue after the existing entries; those from *end* on belong to records that were rolled back."""
         self._files = files
         self._descriptor = files.open(index_path(segment), create=True, mode=mode)
         self._is_behind = False

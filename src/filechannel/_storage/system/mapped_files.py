@@ -59,7 +59,7 @@ class OpenFile:
 
     @property
     def data_end(self) -> int:
-        """The position behind which the file has only a hole, or nothing."""
+        """The position after which the file has only a hole, or nothing."""
         return self._files.data_end(self._descriptor)
 
     @property
@@ -76,7 +76,7 @@ class OpenFile:
         return self._files.map(self._descriptor, min(self.size, most), writable=writable)
 
     def allocate(self, path: Path, position: int, size: int) -> None:
-        """Reserve disk space; *path* is for an error message."""
+        """Allocate disk space; *path* is for an error message."""
         self._files.allocate(path, self._descriptor, position, size)
 
     def flush(self) -> None:

@@ -448,7 +448,7 @@ class Files:
         return os.fstat(descriptor).st_size
 
     def data_end(self, descriptor: int) -> int:
-        """Return the position behind which a file has only a hole, or nothing."""
+        """Return the position after which a file has only a hole, or nothing."""
         end = 0
         try:
             while True:
@@ -584,15 +584,15 @@ class Files:
 
         On disk, the kernel keeps a file in folios of up to two megabytes. To store one byte it needs the blocks of a
         whole folio, up to the end of the file. If one is missing and the disk is full, the process is killed. A file
-        system in memory reserves pages.
+        system in memory allocates pages.
         """
         return PAGE if self.file_system(directory) in _IN_MEMORY else _LARGEST_FOLIO
 
     def allocate(self, path: Path, descriptor: int, position: int, size: int) -> None:
-        """Reserve disk space where there is none yet; see `allocation_unit` for what a map needs.
+        """Allocate disk space where there is none yet; see `allocation_unit` for what a map needs.
 
         A full disk is an error only if blocks are missing. XFS refuses a range unless there are as many free blocks as
-        the range has, allocated or not. So after an error we query which blocks are missing, and reserve only those.
+        the range has, allocated or not. So after an error we query which blocks are missing, and allocate only those.
         """
         with _needing_space(path, size):
             try:

@@ -271,7 +271,7 @@ def _limits(process: LocalProcess) -> Iterator[Suggestion]:
 
 
 def unreachable(examined: ExaminedChannel) -> Iterator[Suggestion]:
-    """Messages behind damage, which the next process that opens the channel for writing would move to quarantine."""
+    """Messages after damage, which the next process that opens the channel for writing would move to quarantine."""
     found = examined.watch.unreachable
     if found is not None:
         mend = shell_words("filechannel", "repair", examined.watch.path, "--apply")

@@ -46,7 +46,7 @@ class Target:
     If not, only those that can be read before a process opens it to send or receive.
     """
     unreachable: Unreachable | None = None
-    """The messages behind damage that such a process would move to quarantine."""
+    """The messages after damage that such a process would move to quarantine."""
 
 
 @contextmanager

@@ -12,7 +12,7 @@ class Command(TyperCommand):
     """A command whose usage line has optional arguments in brackets, independent of the typer version."""
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        """Return the parts of the usage line behind the command name."""
+        """Return the parts of the usage line after the command name."""
         arguments = [each for each in self.get_params(ctx) if each.param_type_name == "argument"]
         return ["[OPTIONS]", *map(_argument_usage, arguments)]
 

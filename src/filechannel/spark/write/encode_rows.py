@@ -221,7 +221,7 @@ def _values(column: pa.Array) -> list[object]:
     if found is None or validity is None:
         return column.to_pylist() if found is None else found
     valid = int.from_bytes(validity.to_pybytes(), "little") >> column.offset
-    bits = f"{valid:b}"[::-1].ljust(len(found), "0")  # in row order; the bits behind the last row are ignored
+    bits = f"{valid:b}"[::-1].ljust(len(found), "0")  # in row order; the bits after the last row are ignored
     return [value if bit == "1" else None for value, bit in zip(found, bits, strict=False)]
 
 
