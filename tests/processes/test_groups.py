@@ -24,9 +24,9 @@ from tests.processes.workers import TIMEOUT, Child, Workers, until
 
 LONG, SHORT = 600.0, 0.3
 NOTICED = 1.0
+"""Seconds after which the death of a member is known; more on a slow machine."""
 TRIES = 20
 """A busy machine may be late repeatedly; a member that is not woken is late every time."""
-"""Seconds after which the death of a member is known; more on a slow machine."""
 
 
 def fill(channel: FileChannel[int], total: int, first: int = 0) -> None:
