@@ -18,10 +18,10 @@ import anyio
 from .._errors import CapacityReachedError
 from .._format import Guard, Mutex, ensured
 from .._runtime.fork_registry import Phase, reset_in_child
-from .._runtime.thread_wakeup import ThreadWakeup
+from .._runtime.thread_wakeup import Sleeper, ThreadWakeup
 from .._storage.capacity.backlog import SMALLEST, Batch
 from .._storage.writable_store import WritableStore
-from .event_loops import Sleeper, make_waiter, wake_together
+from .event_loops import make_waiter, wake_together
 from .waiters import CAPACITY, POLL, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
@@ -153,6 +153,7 @@ def send_queue_of(store: WritableStore) -> SendQueue:
             capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
             queue = _queues[store] = SendQueue(store, capacity_waiters)
             store.events.capacity_freed.attach(capacity_waiters.published)
+            store.group_commit.wake_together = wake_together
         return queue
 
 

@@ -14,7 +14,7 @@ from ... import _checks as checks
 from ..._errors import CodecError
 from ..._format import NOTHING, Nothing
 from ..._format.layout import ENTRY_ATTEMPTS
-from ..._wakeup.event_loops import Sleeper
+from ..._runtime.thread_wakeup import Sleeper
 from ..status.statistics import ServiceStatistics
 from ..subscription.delivery import OFFSET, TOKEN, DeliveryFields
 from ..subscription.outstanding import Claim, Outstanding
