@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import cast, final
+from typing import final
 from weakref import WeakKeyDictionary
 
 import anyio
@@ -52,8 +52,10 @@ class SendQueue:
         self._capacity = store.capacity
         self._capacity_waiters = capacity_waiters
         self._lock = Mutex()  # a signal handler may send
-        self._entries = cast("dict[QueueEntry, None]", self._capacity.order.entries)
-        self._served = self._capacity.order.served
+        self._entries: dict[QueueEntry, None] = {}
+        """The entries, in order."""
+        self._served: set[int] = set()
+        """The thread of the first entry, while it tries to append."""
 
     def __len__(self) -> int:
         """The number of waiting entries."""
@@ -62,6 +64,10 @@ class SendQueue:
     def is_needed(self) -> bool:
         """Return whether a sender should join the queue before it tries to append."""
         return self._capacity.is_full()
+
+    def may_pass(self) -> bool:
+        """Return whether this thread may reserve capacity: no entry waits, or it appends for the first one."""
+        return not self._entries or get_ident() in self._served
 
     def joined(self, entry: QueueEntry) -> Guard:
         """Join the queue for the body of a `with` statement. The caller must call `serve_next` afterwards."""
@@ -153,6 +159,7 @@ def send_queue_of(store: WritableStore) -> SendQueue:
             capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
             queue = _queues[store] = SendQueue(store, capacity_waiters)
             store.events.capacity_freed.attach(capacity_waiters.published)
+            store.capacity.may_pass = queue.may_pass
             store.group_commit.wake_together = wake_together
         return queue
 
