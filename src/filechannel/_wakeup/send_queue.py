@@ -11,17 +11,16 @@ import time
 from collections.abc import Callable
 from threading import get_ident
 from typing import final
-from weakref import WeakKeyDictionary
 
 import anyio
 
 from .._errors import CapacityReachedError
 from .._format import Guard, Mutex, ensured
-from .._runtime.fork_registry import Phase, reset_in_child
 from .._runtime.thread_wakeup import Sleeper, ThreadWakeup
 from .._storage.capacity.backlog import SMALLEST, Batch
 from .._storage.writable_store import WritableStore
 from .event_loops import make_waiter, wake_together
+from .per_store import PerStore
 from .waiters import CAPACITY, POLL, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
@@ -147,21 +146,21 @@ class SendQueue:
         )
 
 
-_lock = Mutex()
-_queues: WeakKeyDictionary[WritableStore, SendQueue] = WeakKeyDictionary()
+def _make_send_queue(store: WritableStore) -> SendQueue:
+    capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
+    queue = SendQueue(store, capacity_waiters)
+    store.events.capacity_freed.attach(capacity_waiters.published)
+    store.capacity.may_pass = queue.may_pass
+    store.group_commit.wake_together = wake_together
+    return queue
+
+
+_queues = PerStore(_make_send_queue)
 
 
 def send_queue_of(store: WritableStore) -> SendQueue:
     """Return the send queue of a store; there is one object per store."""
-    with _lock.held():
-        queue = _queues.get(store)
-        if queue is None:
-            capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
-            queue = _queues[store] = SendQueue(store, capacity_waiters)
-            store.events.capacity_freed.attach(capacity_waiters.published)
-            store.capacity.may_pass = queue.may_pass
-            store.group_commit.wake_together = wake_together
-        return queue
+    return _queues.of(store)
 
 
 def append_with_capacity(store: WritableStore, append: Callable[[], object], timeout: float | None = None) -> None:
@@ -188,13 +187,3 @@ def append_with_capacity(store: WritableStore, append: Callable[[], object], tim
     finally:
         queue.serve_next(entry)
     raise refusal
-
-
-def _start_over() -> None:
-    """Reset in a forked child: it has none of the stores, and another thread may have held the lock."""
-    global _lock
-    _lock = Mutex()
-    _queues.clear()
-
-
-reset_in_child(Phase.STORES, _start_over)
