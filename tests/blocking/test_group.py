@@ -19,6 +19,7 @@ from filechannel._wakeup import waiters
 from filechannel.blocking import Acknowledgable, FileChannel, GroupReceiver, open_channel
 from tests.blocking.children import running
 from tests.blocking.threads import all_at_once, in_thread, until
+from tests.channel.renewals import BEYOND, LEASE, counted_renewals
 from tests.storage.handling import handle
 
 TRIES = 20
@@ -131,14 +132,15 @@ def test_a_timeout_counts_while_others_have_something(path: Path) -> None:
             other.ack()
 
 
-def test_processing_acks_or_nacks(path: Path) -> None:
+def test_processing_acks_or_nacks(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Success acks, an error nacks, Ctrl-C does not count, and the lease is renewed while the block runs."""
+    renewed = counted_renewals(monkeypatch)
     with open_channel(path, int) as channel, channel.sender() as tx:
-        with channel.group("g", lease=0.2) as rx, channel.group("g") as other:
+        with channel.group("g", lease=LEASE) as rx, channel.group("g") as other:
             tx.send_many([1, 2])
             with rx.processing() as item:
                 assert item == 1
-                time.sleep(0.5)
+                until(lambda: len(renewed) > BEYOND)
                 assert other.peek() == [2]
             for error in (LookupError, KeyboardInterrupt):
                 with pytest.raises(error), rx.processing(timeout=1):
@@ -197,8 +199,10 @@ def test_a_group_lock_that_is_held_is_waited_for(path: Path) -> None:
 FORKING = """
 import warnings
 from anyio import ClosedResourceError
+from filechannel._channel.subscription import group_member
 warnings.simplefilter("ignore")
-with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g", lease=0.5) as rx:
+group_member._RENEWALS_PER_LEASE = 20  # so that a busy machine does not lose the lease
+with open_channel(path, int) as channel, channel.sender() as tx, channel.group("g", lease=1.0) as rx:
     tx.send_many([1, 2, 3])
     held = rx.receive_delivery()
     kept = rx.processing()
@@ -223,7 +227,7 @@ with open_channel(path, int) as channel, channel.sender() as tx, channel.group("
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     held.ack()
-    time.sleep(1)
+    time.sleep(1.5)
     kept.__exit__(None, None, None)
     assert channel.consumers()[0].next_sequence == (2 if PURE else 3)
     say("done")

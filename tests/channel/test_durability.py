@@ -13,6 +13,7 @@ from anyio.lowlevel import checkpoint
 from anyio.to_thread import run_sync
 
 from filechannel import ChannelOptions, Durability, Retention, StorageError, open_channel
+from filechannel._storage.durability.flusher import Flusher
 from tests.channel.gates import Gate
 
 pytestmark = [pytest.mark.anyio, pytest.mark.disk]
@@ -43,15 +44,24 @@ async def test_under_an_interval_flushes_are_automatic(path: Path, gate: Gate) -
                 await checkpoint()
 
 
-async def test_an_interval_flushes_nothing_twice(path: Path, gate: Gate) -> None:
+async def test_an_interval_flushes_nothing_twice(path: Path, gate: Gate, monkeypatch: pytest.MonkeyPatch) -> None:
     """With an interval a channel in which nothing happens is not flushed."""
+    flush_if_needed, intervals = Flusher.flush_if_needed, list[None]()
+
+    def counted(self: Flusher) -> None:
+        flush_if_needed(self)
+        intervals.append(None)
+
+    monkeypatch.setattr(Flusher, "flush_if_needed", counted)
     options = ChannelOptions(durability=Durability.interval(0.001))
     async with open_channel(path, int, options=options) as channel, channel.sender() as tx:
         await tx.send(1)
         await channel.flush()
         await channel.flush()  # behind the one that the timer may have started
-        before = gate.flushes
-        await anyio.sleep(0.05)
+        before, checked = gate.flushes, len(intervals)
+        with anyio.fail_after(60):
+            while len(intervals) < checked + 10:  # noqa: ASYNC110 (a thread appends to it)
+                await anyio.sleep(0.001)
         assert gate.flushes == before
 
 

@@ -466,6 +466,7 @@ async def process_in_group(link: Link, path: Path, lease: float) -> int:
 
 async def wait_in_group(link: Link, path: Path) -> tuple[int, int, float]:
     """Wait for one message, ack it, and return it with its attempt, and when it came."""
+    without_watchdog()
     async with open_channel(path, int, create=False) as channel:
         with channel.group("workers") as rx:
             link.send("ready")

@@ -11,6 +11,8 @@ from random import Random
 import pytest
 from anyio import EndOfStream
 
+from filechannel._format import load_u64
+from filechannel._format.layout import GROUP_DUE
 from filechannel.blocking import FileChannel, open_channel
 from tests.processes.tasks import (
     SMALL,
@@ -24,9 +26,9 @@ from tests.processes.workers import TIMEOUT, Child, Workers, until
 
 LONG, SHORT = 600.0, 0.3
 NOTICED = 1.0
+"""Seconds after which the death of a member is known; more on a slow machine."""
 TRIES = 20
 """A busy machine may be late repeatedly; a member that is not woken is late every time."""
-"""Seconds after which the death of a member is known; more on a slow machine."""
 
 
 def fill(channel: FileChannel[int], total: int, first: int = 0) -> None:
@@ -182,7 +184,10 @@ def test_a_nack_wakes_members_of_other_processes(workers: Workers, path: Path) -
             waiting = workers.start(wait_in_group, path)
             waiting.meet()
             until(lambda: channel.statistics().writers and len(channel.consumers()[0].members) == 2)
-            time.sleep(0.2)  # it is most likely asleep by now; either way it has to be woken
+            words = rx._member._group.map
+            due = load_u64(words, GROUP_DUE)
+            # A tenth of a second after the member has checked for dead members, it sleeps, and the next check is far.
+            until(lambda: due < load_u64(words, GROUP_DUE) <= time.monotonic_ns() + 0.9 * NOTICED * 1e9)  # noqa: B023
             started = time.monotonic()
             delivery.nack()
             value, attempt, came = waiting.result()

@@ -1,9 +1,18 @@
-"""`ThreadWakeup`: lets a thread sleep until another one wakes it, or until a time limit."""
+"""`Sleeper`: what another thread can wake. `ThreadWakeup`: lets a thread sleep until woken, or until a time limit."""
 
 from __future__ import annotations
 
 from threading import TIMEOUT_MAX, Lock
-from typing import final
+from typing import Protocol, final
+
+
+class Sleeper(Protocol):
+    """A task or thread that sleeps until it is woken, once."""
+
+    def wake(self) -> None:
+        """Wake it. Any thread may call this, any number of times."""
+        ...
+
 
 _WOKEN_ALREADY = ("release unlocked lock",)
 

@@ -19,20 +19,13 @@ from anyio.lowlevel import checkpoint, checkpoint_if_cancelled
 
 from .._format import resolve
 from .._runtime.may_sleep import in_trio
+from .._runtime.thread_wakeup import Sleeper
 from .._runtime.threads import ThreadPool, blocking_call_threads
 
 if TYPE_CHECKING:
     import trio
 
 R = TypeVar("R")
-
-
-class Sleeper(Protocol):
-    """Something that sleeps until it is woken, once."""
-
-    def wake(self) -> None:
-        """Wake it. Any thread may call this, any number of times."""
-        ...
 
 
 class Waiter(Sleeper, Protocol):

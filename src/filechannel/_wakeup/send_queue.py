@@ -10,18 +10,17 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from threading import get_ident
-from typing import cast, final
-from weakref import WeakKeyDictionary
+from typing import final
 
 import anyio
 
 from .._errors import CapacityReachedError
 from .._format import Guard, Mutex, ensured
-from .._runtime.fork_registry import Phase, reset_in_child
-from .._runtime.thread_wakeup import ThreadWakeup
+from .._runtime.thread_wakeup import Sleeper, ThreadWakeup
 from .._storage.capacity.backlog import SMALLEST, Batch
 from .._storage.writable_store import WritableStore
-from .event_loops import Sleeper, make_waiter, wake_together
+from .event_loops import make_waiter, wake_together
+from .per_store import PerStore
 from .waiters import CAPACITY, POLL, Waiters, waiters_of
 
 _LONGEST_SLEEP = 1.0
@@ -52,8 +51,10 @@ class SendQueue:
         self._capacity = store.capacity
         self._capacity_waiters = capacity_waiters
         self._lock = Mutex()  # a signal handler may send
-        self._entries = cast("dict[QueueEntry, None]", self._capacity.order.entries)
-        self._served = self._capacity.order.served
+        self._entries: dict[QueueEntry, None] = {}
+        """The entries, in order."""
+        self._served: set[int] = set()
+        """The thread of the first entry, while it tries to append."""
 
     def __len__(self) -> int:
         """The number of waiting entries."""
@@ -62,6 +63,10 @@ class SendQueue:
     def is_needed(self) -> bool:
         """Return whether a sender should join the queue before it tries to append."""
         return self._capacity.is_full()
+
+    def may_pass(self) -> bool:
+        """Return whether this thread may reserve capacity: no entry waits, or it appends for the first one."""
+        return not self._entries or get_ident() in self._served
 
     def joined(self, entry: QueueEntry) -> Guard:
         """Join the queue for the body of a `with` statement. The caller must call `serve_next` afterwards."""
@@ -141,19 +146,21 @@ class SendQueue:
         )
 
 
-_lock = Mutex()
-_queues: WeakKeyDictionary[WritableStore, SendQueue] = WeakKeyDictionary()
+def _make_send_queue(store: WritableStore) -> SendQueue:
+    capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
+    queue = SendQueue(store, capacity_waiters)
+    store.events.capacity_freed.attach(capacity_waiters.published)
+    store.capacity.may_pass = queue.may_pass
+    store.group_commit.wake_together = wake_together
+    return queue
+
+
+_queues = PerStore(_make_send_queue)
 
 
 def send_queue_of(store: WritableStore) -> SendQueue:
     """Return the send queue of a store; there is one object per store."""
-    with _lock.held():
-        queue = _queues.get(store)
-        if queue is None:
-            capacity_waiters = Waiters(store, poll=POLL, word=CAPACITY, share_fifo_of=waiters_of(store))
-            queue = _queues[store] = SendQueue(store, capacity_waiters)
-            store.events.capacity_freed.attach(capacity_waiters.published)
-        return queue
+    return _queues.of(store)
 
 
 def append_with_capacity(store: WritableStore, append: Callable[[], object], timeout: float | None = None) -> None:
@@ -180,13 +187,3 @@ def append_with_capacity(store: WritableStore, append: Callable[[], object], tim
     finally:
         queue.serve_next(entry)
     raise refusal
-
-
-def _start_over() -> None:
-    """Reset in a forked child: it has none of the stores, and another thread may have held the lock."""
-    global _lock
-    _lock = Mutex()
-    _queues.clear()
-
-
-reset_in_child(Phase.STORES, _start_over)

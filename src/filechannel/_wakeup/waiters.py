@@ -20,7 +20,6 @@ import time
 from asyncio import Future
 from collections.abc import Callable
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
 
 import anyio
 
@@ -49,12 +48,12 @@ from .._format.layout import (
     WAKE_THREADS,
     WRITE_TAIL,
 )
-from .._runtime.fork_registry import Phase, reset_in_child
 from .._runtime.thread_wakeup import ThreadWakeup
 from .._storage.control.wake_fifos import WakeFifos
 from .._storage.store import Store
 from .._storage.writable_store import WritableStore
 from .event_loops import Waiter, make_future, make_waiter, wake_together
+from .per_store import PerStore
 from .watch_wake_fifo import WakePipe
 from .watchdog import WATCHDOG
 
@@ -313,26 +312,16 @@ def _wake_pipe(wake_fifos: WakeFifos | None) -> WakePipe | None:
     return None if own is None else WakePipe(own)
 
 
-_lock = Mutex()
-_waiters: WeakKeyDictionary[Store, Waiters] = WeakKeyDictionary()
+def _make_waiters(store: Store) -> Waiters:
+    waiters = Waiters(store, poll=POLL)
+    store.events.message_published.attach(waiters.published)
+    store.events.closed.attach(waiters.close)
+    return waiters
+
+
+_waiters = PerStore(_make_waiters)
 
 
 def waiters_of(store: Store) -> Waiters:
     """Return the waiters for the receivers of a store; there is one object per store."""
-    with _lock.held():
-        waiters = _waiters.get(store)
-        if waiters is None:
-            waiters = _waiters[store] = Waiters(store, poll=POLL)
-            store.events.message_published.attach(waiters.published)
-            store.events.closed.attach(waiters.close)
-        return waiters
-
-
-def _start_over() -> None:
-    """Reset in a forked child: it has none of the stores, and another thread may have held the lock."""
-    global _lock
-    _lock = Mutex()
-    _waiters.clear()
-
-
-reset_in_child(Phase.STORES, _start_over)
+    return _waiters.of(store)

@@ -13,7 +13,7 @@ from anyio import ClosedResourceError, EndOfStream
 from .._channel.base.dead_letter import DeadLetter, UnfinishedError
 from .._channel.base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
 from .._channel.base.service import BaseService, ServiceConfig
-from .._channel.subscription.delivery import DeliveryFields
+from .._channel.subscription.delivery import ATTEMPT, VALUE, DeliveryFields
 from .._channel.subscription.outstanding import Outstanding
 from .._errors import ConsumerError, DataExpiredError, DecodeError
 from .._format import NOTHING, Mutex, Nothing
@@ -137,9 +137,9 @@ class Service(BaseService):
                 continue
             stats.current = found
             try:
-                if found[3] > most:
+                if found[ATTEMPT] > most:
                     raise UnfinishedError(most)
-                if (result := handle(found[0])) is not None:
+                if (result := handle(found[VALUE])) is not None:
                     _refuse_awaitable(result)
             except Exception as error:
                 self._execute(outcomes.failed(found, error, stats), found, stats)

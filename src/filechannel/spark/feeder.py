@@ -28,7 +28,7 @@ from .._storage.system.os_calls import Files
 from .channel_identity import check_channel
 from .open_channels import channel_at
 from .source_options import CHANNEL_ID, STAGE_ONLY, WriteOptions
-from .write.encode_rows import Rows
+from .write.encode_rows import check_columns
 from .write.sink import prepare
 
 T = TypeVar("T")
@@ -48,11 +48,11 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
     columns do not match the channel's messages, and `ChannelMismatchError` if the path leads to another channel, here
     or on another host.
     """
-    rows = _Rows(dataframe, sender.path, sender.channel_id)
+    staged_frame = _StagedFrame(dataframe, sender.path, sender.channel_id)
     try:
         count = 0
-        for staged in await to_thread.run_sync(rows.stage, abandon_on_cancel=True):
-            parts = rows.staging.payloads(staged)
+        for staged in await to_thread.run_sync(staged_frame.stage, abandon_on_cancel=True):
+            parts = staged_frame.staging.payloads(staged)
             while (part := await to_thread.run_sync(next, parts, None)) is not None:
                 for first in range(0, len(part), _SLICE):
                     await _send(sender, part[first : first + _SLICE])
@@ -61,7 +61,7 @@ async def feed(sender: Sender[T], dataframe: DataFrame) -> int:
         return count
     finally:
         with anyio.CancelScope(shield=True):
-            await to_thread.run_sync(rows.forget)
+            await to_thread.run_sync(staged_frame.forget)
 
 
 async def _send(sender: Sender[T], payloads: list[bytes]) -> None:
@@ -77,8 +77,8 @@ async def _send(sender: Sender[T], payloads: list[bytes]) -> None:
 
 
 @final
-class _Rows:
-    """The rows of a frame that Spark stages as messages, in a worker thread."""
+class _StagedFrame:
+    """A frame whose rows Spark stages as messages, in a worker thread."""
 
     def __init__(self, dataframe: DataFrame, path: Path, channel: str) -> None:
         """*channel* is the id of the channel at the path."""
@@ -109,7 +109,7 @@ class _Rows:
         frame = self._dataframe
         manifest, schema = channel_at(self._path, None)
         check_channel(self._path, self._channel, manifest.id)
-        Rows(manifest.codec, schema, frame.schema)
+        check_columns(manifest.codec, schema, frame.schema)
         enter_thread(frame.sparkSession)
         frame.sparkSession.sparkContext.setJobGroup(self._group, f"feed {self._path}", interruptOnCancel=True)
         writer = frame.write.format("filechannel").mode("append").option(STAGE_ONLY, self._group)

@@ -6,7 +6,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import Literal, final, overload
 
 from pyspark.sql.types import StructType
 
@@ -108,7 +108,7 @@ def opened(path: Path) -> Generator[Store]:
 @contextmanager
 def opened_to_write(path: Path) -> Generator[WritableStore]:
     """Open a channel of any message type for writing. The store is closed at the end of the block."""
-    store = STORES.open(path, check=_accept, new=None, readonly=False, max_mapped_segments=_MAPPED)
+    store = open_store(path, readonly=False)
     try:
         yield store
     finally:
@@ -129,6 +129,10 @@ def opened_to_read(path: Path, options: ReadOptions) -> Generator[Store]:
         store.close()
 
 
+@overload
+def open_store(path: Path, *, readonly: Literal[False]) -> WritableStore: ...
+@overload
+def open_store(path: Path, *, readonly: bool) -> Store: ...
 def open_store(path: Path, *, readonly: bool) -> Store:
     """Open a channel of any message type. The caller closes it with `STORES.close`."""
     return STORES.open(path, check=_accept, new=None, readonly=readonly, max_mapped_segments=_MAPPED)

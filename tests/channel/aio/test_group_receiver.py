@@ -33,6 +33,8 @@ from filechannel._format.layout import GROUP_ENTRIES
 from filechannel._storage.consumers.cursors import read_position
 from filechannel._storage.writable_store import WritableStore
 from tests.backends import one_loop
+from tests.channel.handling import until
+from tests.channel.renewals import BEYOND, LEASE, counted_renewals
 from tests.storage.clocks import Clock
 
 pytestmark = pytest.mark.anyio
@@ -288,10 +290,10 @@ async def test_a_lease_can_be_extended(path: Path) -> None:
     """`extend` can be called repeatedly, and the lease counts from the last call."""
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
-        with channel.group("g", lease=0.2) as rx, channel.group("g") as other:
+        with channel.group("g", lease=LEASE) as rx, channel.group("g") as other:
             delivery = await rx.receive_delivery()
-            for _ in range(8):
-                await anyio.sleep(SHORT)
+            for _ in range(6):
+                await anyio.sleep(LEASE / 5)
                 delivery.extend()
             with pytest.raises(WouldBlock):
                 other.receive_nowait()
@@ -300,14 +302,15 @@ async def test_a_lease_can_be_extended(path: Path) -> None:
                 delivery.extend()
 
 
-async def test_processing_extends_the_lease(path: Path) -> None:
+async def test_processing_extends_the_lease(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`processing` extends the lease for as long as the body runs, and acks the message at the end."""
+    renewed = counted_renewals(monkeypatch)
     async with open_channel(path, int) as channel:
         await fill(channel, 1)
-        with channel.group("g", lease=0.3) as rx, channel.group("g") as other:
+        with channel.group("g", lease=LEASE) as rx, channel.group("g") as other:
             async with rx.processing() as item:
                 assert item == 0
-                await anyio.sleep(0.8)
+                await until(lambda: len(renewed) > BEYOND)
                 with pytest.raises(WouldBlock):
                     other.receive_nowait()
             assert floor(channel) == 1

@@ -14,6 +14,7 @@ from tests.channel.aio.test_ack_receiver import SMALL, fill
 from tests.channel.base.test_dead_letter import graveyard, letters, mixed
 from tests.channel.handling import AT_ONCE, LATER, NEVER, Book, until
 from tests.channel.messages import Order
+from tests.channel.renewals import BEYOND, LEASE, counted_renewals
 
 pytestmark = pytest.mark.anyio
 
@@ -97,8 +98,9 @@ async def test_a_cancelled_handler_counts_no_attempt(path: Path) -> None:
             assert (await rx.receive_delivery()).attempt == 2
 
 
-async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
-    """A handler, or a pause between two attempts, that outlasts several leases keeps its message."""
+async def test_the_lease_on_what_is_being_handled_is_kept(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A handler that outlasts its lease keeps its message."""
+    renewed = counted_renewals(monkeypatch)
     async with open_channel(path, int) as channel:
         await fill(channel, 2)
         slow, other, gate = Book(), Book(), anyio.Event()
@@ -107,11 +109,11 @@ async def test_the_lease_on_what_is_being_handled_is_kept(path: Path) -> None:
             slow.add(number)
             await gate.wait()
 
-        async with channel.serve(handle, name="workers", group=True, lease=0.4) as service:
+        async with channel.serve(handle, name="workers", group=True, lease=LEASE) as service:
             await slow.until(1)
-            async with channel.serve(other, name="workers", group=True, lease=0.4):
+            async with channel.serve(other, name="workers", group=True, lease=LEASE):
                 await other.until(1)
-                await anyio.sleep(1.0)  # what is tested is that nothing happens
+                await until(lambda: len(renewed) > BEYOND)
                 assert (slow.got, other.got) == ([0], [1])
                 gate.set()
                 await until(lambda: service.statistics().handled == 1)

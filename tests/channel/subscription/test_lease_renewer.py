@@ -10,7 +10,7 @@ import weakref
 import pytest
 
 from filechannel import AckError
-from filechannel._channel.subscription.lease_renewer import LeaseRenewer
+from filechannel._channel.subscription.lease_renewer import _BUSY_RETRY_SECONDS, LeaseRenewer, _extend
 from filechannel._errors import Busy
 from filechannel._runtime import scheduler
 from filechannel._runtime.scheduler import Lane
@@ -69,8 +69,18 @@ def test_what_fails_is_not_called_again(
     assert bool(caplog.records) == isinstance(error, OSError)
 
 
-def test_a_renewal_that_finds_the_lock_held_is_retried_soon(renewer: LeaseRenewer) -> None:
-    """A renewal that finds the lock held is retried long before it would be due again."""
+def test_a_renewal_that_finds_the_lock_held_is_retried_soon() -> None:
+    """A renewal that finds the lock held is retried long before it would be due again, and never later than that."""
+
+    def busy() -> None:
+        raise Busy
+
+    assert _extend(busy, 3600.0) == _BUSY_RETRY_SECONDS
+    assert _extend(busy, OFTEN) == OFTEN
+
+
+def test_a_renewal_that_finds_the_lock_held_is_retried_until_it_succeeds(renewer: LeaseRenewer) -> None:
+    """The lease renewer does not give up a function that finds the lock held."""
     tried = list[int]()
 
     def busy() -> None:

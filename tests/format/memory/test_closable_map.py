@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import mmap
 import threading
-import time
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +19,7 @@ from filechannel._format.layout import GROUP_DUE, GROUP_NEXT, GROUP_SIZE, WAKE
 from filechannel._format.memory.closable_map import close_pending
 from filechannel._format.sentinel import NOTHING
 from tests.format.pages import new_control, new_cursor, new_segment, packed_record
+from tests.format.sleepers import wait_until_asleep
 
 TIMEOUT = 60  # seconds; nothing here takes as long
 
@@ -146,24 +147,16 @@ def test_a_thread_that_sleeps_on_a_word_keeps_the_map(map_: Any, path: Path, imp
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(impl.wait_word(map_, WAKE, 0, 0.5)))
     thread.start()
-    wait_until_asleep(thread, path)
+    assert thread.native_id is not None
+    wait_until_asleep(thread.native_id, partial(is_in, path))
     map_.close()
     assert is_mapped(path) or not thread.is_alive()
     thread.join(TIMEOUT)
     assert (answers, is_mapped(path)) == ([False], False)
 
 
-def wait_until_asleep(thread: threading.Thread, path: Path) -> None:
-    """Wait until a thread sleeps on a word of a file."""
-    until = time.monotonic() + TIMEOUT
-    while time.monotonic() < until and not is_asleep(thread, path):
-        pass
-
-
-def is_asleep(thread: threading.Thread, path: Path) -> bool:
-    """Return whether the first argument of a thread's system call is an address in a map of a file."""
-    _, *arguments = Path(f"/proc/self/task/{thread.native_id}/syscall").read_text().split()
-    address = int(arguments[0], 16) if arguments else 0
+def is_in(path: Path, address: int) -> bool:
+    """Return whether an address is in a map of a file."""
     maps = [line.split()[0] for line in Path("/proc/self/maps").read_text().splitlines() if str(path) in line]
     return any(int(start, 16) <= address < int(end, 16) for start, end in (each.split("-") for each in maps))
 
@@ -318,7 +311,8 @@ def test_a_thread_that_sleeps_for_a_message_keeps_the_page(map_: Any, path: Path
     core._attach(reader)
     thread = threading.Thread(target=lambda: answers.append(core._receive_here(0.5)))
     thread.start()
-    wait_until_asleep(thread, path)
+    assert thread.native_id is not None
+    wait_until_asleep(thread.native_id, partial(is_in, path))
     reader.release()
     map_.close()
     thread.join(TIMEOUT)

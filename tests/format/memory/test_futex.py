@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import os
 import signal
@@ -13,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,6 +22,9 @@ from typing import Any
 import pytest
 
 from filechannel._format.layout import CONTENDED
+from filechannel._format.memory import futex
+from tests.blocking.threads import until
+from tests.format.sleepers import wait_until_asleep
 
 OWNER = 7 << 22 | 9 << 1
 LONG = 60.0
@@ -288,9 +293,9 @@ def test_a_signal_interrupts_a_sleeper(impl: SimpleNamespace, page: bytearray) -
         raise Interrupted
 
     before = signal.signal(signal.SIGUSR1, interrupt)
-    main = threading.get_ident()
+    signalling = partial(_signal_when_asleep, impl, page, threading.get_ident(), threading.get_native_id())
     try:
-        with running(lambda: _signal_when_asleep(main)), pytest.raises(Interrupted):
+        with running(signalling), pytest.raises(Interrupted):
             impl.wait_word(page, AT, 0, LONG)
     finally:
         signal.signal(signal.SIGUSR1, before)
@@ -298,9 +303,13 @@ def test_a_signal_interrupts_a_sleeper(impl: SimpleNamespace, page: bytearray) -
     assert impl.wait_word(page, AT, 0, 0) is False
 
 
-def _signal_when_asleep(thread: int) -> None:
-    """Send a signal to a thread once it has had time to fall asleep."""
-    time.sleep(0.05)
+def _signal_when_asleep(impl: SimpleNamespace, page: bytearray, thread: int, native_id: int) -> None:
+    """Send a signal to a thread once it sleeps on the word of the page."""
+    if impl.name == "pure":
+        until(lambda: thread in futex._sleeping)
+    else:
+        word = ctypes.addressof(ctypes.c_char.from_buffer(page, AT))
+        wait_until_asleep(native_id, word.__eq__)
     signal.pthread_kill(thread, signal.SIGUSR1)
 
 
@@ -308,9 +317,9 @@ def test_a_signal_that_raises_nothing_lets_the_caller_look_again(impl: SimpleNam
     """After a signal whose handler raises nothing, the wait returns at the latest when its time is up."""
     ran: list[int] = []
     before = signal.signal(signal.SIGUSR1, lambda number, frame: ran.append(number))
-    main = threading.get_ident()
+    signalling = partial(_signal_when_asleep, impl, page, threading.get_ident(), threading.get_native_id())
     try:
-        with running(lambda: _signal_when_asleep(main)):
+        with running(signalling):
             while not ran:
                 impl.wait_word(page, AT, 0, 0.2)
     finally:

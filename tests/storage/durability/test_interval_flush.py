@@ -81,6 +81,7 @@ def test_an_object_is_flushed_again_and_again(lane: Lane) -> None:
     interval_flush = _started(lane, flushed)
     flushed.wait_for(5)
     interval_flush.stop()
+    until(lambda: not lane.is_running)
 
 
 def test_a_thread_that_cannot_be_started_is_tried_again(lane: Lane, caplog: pytest.LogCaptureFixture) -> None:

@@ -23,7 +23,7 @@ from ..._wakeup.event_loops import make_waiter, notice_cancellation, run_in_thre
 from ..base.dead_letter import DeadLetter, UnfinishedError
 from ..base.retry_or_dead_letter import Decision, RetryInOrder, WorkerStats
 from ..base.service import BaseService, ServiceConfig
-from ..subscription.delivery import DeliveryFields
+from ..subscription.delivery import ATTEMPT, VALUE, DeliveryFields
 from ..subscription.outstanding import Outstanding
 from .cooperative_yield import begin_slice, slice_is_over, yield_if_due
 from .sender import Sender
@@ -159,9 +159,9 @@ class Service(BaseService):
                 continue
             stats.current = found
             try:
-                if found[3] > most:
+                if found[ATTEMPT] > most:
                     raise UnfinishedError(most)
-                await call(found[0])
+                await call(found[VALUE])
             except Exception as error:
                 await self._execute(outcomes.failed(found, error, stats), found, stats)
             except BaseException as error:

@@ -113,9 +113,11 @@ def stored_payload(store: Store, options: OpenOptions, offset: Offset, sequence:
         found = reader.native.take_record()
     finally:
         reader.close()
-    if isinstance(found, Nothing) or found[1] != offset:
-        raise CorruptRecordError(store.path.name, offset, "it was readable before", path=store.path)
-    return cast("bytes", found[0])
+    if not isinstance(found, Nothing):
+        payload, found_at, _ = found
+        if found_at == offset:
+            return cast("bytes", payload)
+    raise CorruptRecordError(store.path.name, offset, "it was readable before", path=store.path)
 
 
 def _refuse(offset: int, next_offset: int, payload: bytes, error: Exception) -> NoReturn:

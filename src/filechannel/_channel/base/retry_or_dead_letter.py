@@ -24,7 +24,7 @@ from ..._errors import (
     HandlerError,
     LeaseExpiredError,
 )
-from ..subscription.delivery import DeliveryFields
+from ..subscription.delivery import ATTEMPT, OFFSET, TOKEN, DeliveryFields
 from ..subscription.outstanding import Outstanding
 from .dead_letter import DeadLetter, error_line, stored_payload, write_letter
 from .retry_policy import RetryPolicy
@@ -87,7 +87,7 @@ class Outcomes:
 
     def acknowledge(self, found: DeliveryFields[object]) -> None:
         """Acknowledge a message. Raise `ConsumerError` if this consumer does not have it any more."""
-        self._outstanding.acknowledge(found[1], found[4])
+        self._outstanding.acknowledge(found[OFFSET], found[TOKEN])
 
     def lost(self, error: FileChannelError, stats: WorkerStats) -> None:
         """Count a message that this consumer lost before it was done: its lease expired, or it was purged."""
@@ -101,14 +101,14 @@ class Outcomes:
         """
         stats.failed += 1
         self.last_error = error_line(error)
-        pause = self._retry.pause_after(found[3], error)
+        pause = self._retry.pause_after(found[ATTEMPT], error)
         if pause is None:
             if self._has_dead_letters:
                 return SendDeadLetter(error)
             self.release(found)
             subscription = self._outstanding.subscription
             raise HandlerError(
-                subscription.name, found[1], self._attempts(found), error_line(error), path=subscription.store.path
+                subscription.name, found[OFFSET], self._attempts(found), error_line(error), path=subscription.store.path
             ) from error
         stats.retried += 1
         if self._ordered:
@@ -127,12 +127,12 @@ class Outcomes:
     def _redeliver(self, found: DeliveryFields[object], pause: float = 0.0) -> None:
         """Redeliver a message after a failed attempt, which counts."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):  # it is redelivered in any case
-            self._outstanding.redeliver(found[1], found[4], pause)
+            self._outstanding.redeliver(found[OFFSET], found[TOKEN], pause)
 
     def release(self, found: DeliveryFields[object]) -> None:
         """Redeliver a message whose outcome is unknown; the attempt does not count."""
         with suppress(AckError, LeaseExpiredError, ClosedResourceError):
-            self._outstanding.redeliver(found[1], found[4], counted=False)
+            self._outstanding.redeliver(found[OFFSET], found[TOKEN], counted=False)
 
     # Dead letters
 
@@ -162,7 +162,7 @@ class Outcomes:
 
     def _attempts(self, found: DeliveryFields[object]) -> int:
         most = self._retry.max_attempts
-        return found[3] if most is None else min(found[3], most)
+        return found[ATTEMPT] if most is None else min(found[ATTEMPT], most)
 
     # Messages that never reach a handler
 

@@ -13,7 +13,6 @@ from ..._offset import Offset
 from ..._storage.durability.flusher import Flusher
 from ..._storage.durability.group_commit import GroupCommit, Ticket
 from ..._storage.writable_store import WritableStore
-from ..._wakeup.event_loops import wake_together
 from ..._wakeup.send_queue import QueueEntry, SendQueue, send_queue_of
 from ..status.statistics import SenderStatistics
 
@@ -103,7 +102,6 @@ class BaseSender(SendCore, Generic[T_contra]):
 
     def _connect(self) -> _Connection:
         store, path = self._owner.send_path()
-        store.group_commit.wake_together = wake_together
         connection = _Connection(store, path, store.flusher, store.group_commit, store.log.writer, send_queue_of(store))
         self._connected: _Connection | None = connection
         # Looked up once, for the hot path. Closing replaces them.

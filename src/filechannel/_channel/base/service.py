@@ -14,9 +14,9 @@ from ... import _checks as checks
 from ..._errors import CodecError
 from ..._format import NOTHING, Nothing
 from ..._format.layout import ENTRY_ATTEMPTS
-from ..._wakeup.event_loops import Sleeper
+from ..._runtime.thread_wakeup import Sleeper
 from ..status.statistics import ServiceStatistics
-from ..subscription.delivery import DeliveryFields
+from ..subscription.delivery import OFFSET, TOKEN, DeliveryFields
 from ..subscription.outstanding import Claim, Outstanding
 from .dead_letter import EXAMPLE, DeadLetter, error_line
 from .retry_or_dead_letter import Outcomes, WorkerStats
@@ -215,7 +215,7 @@ class BaseService:
 
         def current() -> Claim | None:
             found = stats.current
-            return None if found is None else (found[1], found[4])
+            return None if found is None else (found[OFFSET], found[TOKEN])
 
         return self._claims.renewing(current)
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Generic, Protocol, TypeAlias, TypeVar, final
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar, final
 
 from ... import _checks as checks
 from ..._offset import Offset
 
 T_co = TypeVar("T_co", covariant=True)
 DeliveryFields: TypeAlias = tuple[T_co, Offset, int, int, int]
-"""Message, offset, sequence, attempt, token."""
+"""Message, offset, sequence, attempt, token: a plain tuple, because the native core makes one for each message."""
+VALUE: Final = 0
+OFFSET: Final = 1
+SEQUENCE: Final = 2
+ATTEMPT: Final = 3
+TOKEN: Final = 4
 
 
 class Owner(Protocol):

@@ -93,9 +93,8 @@ class GroupMember:
             if self._subscription.is_closed:
                 raise ClosedResourceError
             if claim is not None:
-                self._extend(
-                    *claim
-                )  # False if it was acknowledged or lost: the call that acknowledges it raises the reason
+                # False if it was acknowledged or lost: the call that acknowledges it raises the reason.
+                self._extend(*claim)
 
         return LEASE_RENEWER.renewing(extend, self.lease / _RENEWALS_PER_LEASE)
 
@@ -110,7 +109,8 @@ class GroupMember:
         """Raise `LeaseExpiredError` if messages were lost before they were acknowledged."""
         lost = self.collect_lost()
         if lost:
-            raise LeaseExpiredError(self._subscription.name, Offset(lost[0][0]))
+            first_offset, _ = lost[0]
+            raise LeaseExpiredError(self._subscription.name, Offset(first_offset))
 
     def is_lost(self, offset: Offset, token: int) -> bool:
         """Return whether a delivery was lost before it was acknowledged."""
@@ -141,14 +141,20 @@ class GroupMember:
     def undecodable_sequence(self, error: DecodeError) -> int | None:
         """Return the sequence of an undecodable message; None if it does not belong to this member any more."""
         found = self._subscription.reader.native.refused(error.offset)
-        return None if found is None else found[0]
+        if found is None:
+            return None
+        sequence, _, _ = found
+        return sequence
 
     def skip_undecodable(self, error: DecodeError, sequence: int) -> None:
         """Acknowledge an undecodable message. If its lease has ended, another member gets it."""
         del sequence
         native = self._subscription.reader.native
         found = native.refused(error.offset)
-        is_done = found is not None and native.acknowledge(error.offset, found[2])
+        is_done = False
+        if found is not None:
+            _, _, token = found
+            is_done = native.acknowledge(error.offset, token)
         self.collect_lost()
         if is_done:
             self._subscription.acked(1)

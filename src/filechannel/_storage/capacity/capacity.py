@@ -25,7 +25,6 @@ from ..segments.catalog import Segments
 from ..store_events import StoreEvents
 from ..system.os_calls import Files
 from .backlog import SMALLEST, Backlog, Batch
-from .may_reserve import SendOrder
 from .process_fairness import Fairness
 
 UNLIMITED = (1 << 64) - 1
@@ -48,6 +47,10 @@ def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
 def finite(limit: int) -> int | None:
     """Return a limit as users see it: None if it is unlimited."""
     return None if limit == UNLIMITED else limit
+
+
+def _always() -> bool:
+    return True
 
 
 class _Seen(NamedTuple):
@@ -92,8 +95,9 @@ class CapacityLimit:
         self._offset_limit = self._sequence_limit = UNLIMITED
         self._overtake = overtake
         self._remove_expired = remove_expired
-        self.order: SendOrder = SendOrder()
-        """The senders of this process that wait."""
+        self.may_pass: Callable[[], bool] = _always
+        """Returns whether this thread may reserve capacity before the senders of this process that wait. The send queue
+        installs it."""
         self._capacity_freed = events.capacity_freed
         events.position_moved.attach(self.wake_senders)
 
@@ -147,7 +151,7 @@ class CapacityLimit:
         self._refresh()
         floor = self._seen.floor
         waits = capacity.on_full == "wait"
-        if self._fits(batch, floor, end) and (not waits or (self.order.may_pass() and self._is_our_turn(end))):
+        if self._fits(batch, floor, end) and (not waits or (self.may_pass() and self._is_our_turn(end))):
             self._set_limits(floor, end)
             return True
         if not self.drops:
@@ -195,7 +199,7 @@ class CapacityLimit:
             self._remove_expired()
         if not waits:
             raise ChannelFullError(self._path, *batch, has_consumers=self._backlog.has_consumers)
-        if self.order.may_pass():
+        if self.may_pass():
             self._fairness.become_next(batch)
         raise CapacityReachedError(self._path, *batch, has_consumers=self._backlog.has_consumers)
 
@@ -217,7 +221,7 @@ class CapacityLimit:
     def is_full(self) -> bool:
         """Return whether no message can be sent now, according to the state that is known. Accesses no files."""
         waits = self._capacity is not None and self._capacity.on_full == "wait"
-        return waits and (not self.order.may_pass() or not self.fits_now(SMALLEST))
+        return waits and (not self.may_pass() or not self.fits_now(SMALLEST))
 
     # The writer's window
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
-from typing import Protocol, final
+from typing import final
 
 from ..._errors import Busy, ClosedResourceError, FileChannelError, StorageError
 from ..._runtime.may_sleep import briefly
+from ..._runtime.thread_wakeup import Sleeper
 from ..._runtime.threads import NoThreadError, background_threads, start_thread
 from ..control.control_page import Control
 from ..segments.catalog import Segments
@@ -23,14 +24,6 @@ from ..store_events import StoreEvents
 from .flusher import Flusher
 
 _ROUNDS = 16  # commits in a row before a thread serves other channels
-
-
-class Sleeper(Protocol):
-    """A task or thread that waits for a commit."""
-
-    def wake(self) -> None:
-        """Wake the waiter. Called from another thread."""
-        ...
 
 
 @final

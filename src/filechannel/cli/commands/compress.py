@@ -9,7 +9,7 @@ import typer
 from ..._maintenance.background import compress_segment
 from ..._options import Compression
 from ..._storage.segments.compression_codecs import require
-from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.channel_argument import ChannelArgument, explaining_errors
 from ..ui.failures import USAGE, Failure
 from ..ui.humanize import counted, size
 from ..ui.output import JsonOption, document, show
@@ -45,7 +45,7 @@ def compress(
     except ValueError as error:
         raise Failure(str(error), USAGE) from None
     path = channel.absolute()
-    with opening(path, "change"), progress("compressing", None, in_bytes=False) as report_progress:
+    with explaining_errors(path, "change"), progress("compressing", None, in_bytes=False) as report_progress:
         report = compress_segment.compress(path, policy, report_progress=lambda done, of: report_progress(done, of=of))
     if json:
         document(report)

@@ -8,7 +8,7 @@ import typer
 
 from ..._errors import Busy
 from ..._maintenance.background import reclaim_now as reclaiming
-from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.channel_argument import ChannelArgument, explaining_errors
 from ..ui.failures import Failure
 from ..ui.humanize import counted, size
 from ..ui.output import JsonOption, document, show
@@ -33,7 +33,7 @@ def gc(
       filechannel gc data/orders --dry-run --json
     """
     path = channel.absolute()
-    with opening(path, "read" if dry_run else "change"):
+    with explaining_errors(path, "read" if dry_run else "change"):
         try:
             done = reclaiming.preview(path) if dry_run else reclaiming.gc(path)
         except Busy:

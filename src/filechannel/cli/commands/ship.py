@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ..ui.channel_argument import ChannelArgument, opening
+from ..ui.channel_argument import ChannelArgument, explaining_errors
 from ..ui.failures import FINDINGS, USAGE, Failure
 from ..ui.humanize import counted, size
 from ..ui.output import JsonOption, document, remark, show
@@ -57,7 +57,7 @@ def ship(
         raise Failure(str(error)) from error
     path = channel.absolute()
     with (
-        opening(path, "change"),
+        explaining_errors(path, "change"),
         _session(hadoop) as spark,
         progress("shipping", None, in_bytes=False) as report_progress,
     ):

@@ -90,8 +90,11 @@ def find(path: Path) -> Description:
 
 
 @contextmanager
-def opening(path: Path, doing: str) -> Generator[Description]:
-    """Return the description of a channel. Errors in the block about a missing channel or permission are explained."""
+def explaining_errors(path: Path, doing: str) -> Generator[Description]:
+    """Return the description of a channel, which is not opened, and explain errors about permissions in the block.
+
+    Raises a short error if there is no channel.
+    """
     description = find(path)
     with rights(path, doing):
         yield description

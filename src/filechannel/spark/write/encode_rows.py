@@ -58,7 +58,7 @@ class Rows:
             raise ValueError(
                 f"messages are {schema.text(schema.root)}, which cannot be distinguished in rows: use a sender"
             )
-        _check_columns(columns, _optional(schema), given)
+        _check_names_and_types(columns, _optional(schema), given)
         self._names = [column.name for column in columns if column.name in given.names]
         walk = _Walk(schema)
         record = schema.records[schema.root.name or ""] if schema.root.kind == "record" else None
@@ -115,13 +115,18 @@ class Rows:
 # Columns
 
 
+def check_columns(codec: str, schema: Schema, given: StructType) -> None:
+    """Raise `ValueError`, naming a column, if rows with given columns cannot be messages of a channel."""
+    Rows(codec, schema, given)
+
+
 def _optional(schema: Schema) -> set[str]:
     if schema.root.kind != "record":
         return set()
     return {field.name for field in schema.records[schema.root.name or ""].fields if not field.required}
 
 
-def _check_columns(columns: list[Column], optional: set[str], given: StructType) -> None:
+def _check_names_and_types(columns: list[Column], optional: set[str], given: StructType) -> None:
     known = {column.name: column for column in columns}
     for field in given:
         if field.name not in known:

@@ -38,7 +38,7 @@ from ..._wakeup.waiters import waiters_of
 from ..channel_identity import check_channel, naming_host
 from ..open_channels import channel_at, opened_to_write
 from ..source_options import WriteOptions, load_type
-from .encode_rows import Rows
+from .encode_rows import Rows, check_columns
 
 _logger = logging.getLogger("filechannel")
 _QUERY_ID: Final = "sql.streaming.queryId"
@@ -75,11 +75,13 @@ def prepare(options: WriteOptions, given: StructType) -> str:
                 f"option path: there is no channel at {options.path}; "
                 "create it first, or name the type of its messages in the option type='package.module:Name'"
             ) from None
-        STORES.close(OpenSpec(options.path, load_type(options.message_type), None, None, True, False).open_store())
+        message_type = load_type(options.message_type)
+        open_spec = OpenSpec(options.path, message_type, codec=None, options=None, create=True, readonly=False)
+        STORES.close(open_spec.open_store())
         manifest, schema = channel_at(options.path, options.message_type)
     if options.channel is not None:
         check_channel(options.path, options.channel, manifest.id)
-    Rows(manifest.codec, schema, given)
+    check_columns(manifest.codec, schema, given)
     return manifest.id
 
 
@@ -120,11 +122,12 @@ def publish(path: Path, written: list[Written], number: int | None, timeout: flo
         def parts() -> Iterator[Records]:
             return reading.enter_context(closing(read_ahead(part for each in written for part in _take(staging, each))))
 
-        if batch.messages and (producer is None or number is None):
-            _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
-        elif batch.messages and producer is not None and number is not None:
-            idempotent_producer = IdempotentProducer(store, producer)
-            _append(store, lambda: idempotent_producer.append(number, batch, parts), timeout)
+        if batch.messages:
+            if producer is None or number is None:
+                _append(store, lambda: store.log.append_parts(parts(), batch), timeout)
+            else:
+                idempotent_producer = IdempotentProducer(store, producer)
+                _append(store, lambda: idempotent_producer.append(number, batch, parts), timeout)
         if store.control.deferred:
             store.flusher.commit()
         staging.sweep()
