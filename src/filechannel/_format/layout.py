@@ -93,7 +93,7 @@ INDEX_CHECKED: Final = Struct("<QQQ")
 CONTROL_MAGIC: Final = b"fchan\x1aCT"
 CONTROL_SIZE: Final = 18 * PAGE
 CONTROL_RESERVE: Final = 16 * PAGE
-"""Disk space behind the pages, which is never mapped: released when something must be stored on a full disk."""
+"""Disk space after the pages, which is never mapped: released when something must be stored on a full disk."""
 CONTROL_IDENTITY: Final = Struct("<8sII16s16sQQQI")
 """magic, version, life, channel id, boot id, device, inode, mount, crc over all before it."""
 CONTROL_CHANNEL: Final = 16
@@ -184,7 +184,7 @@ WAKE_GENERATION: Final = 4
 TAIL_SLOT: Final = Struct("<QQQI")
 """end offset, next sequence, begin of the segment, crc over those three."""
 TAIL_SLOTS: Final = (64, 128)
-"""A tail is one u64, the current offset, and behind it two slots at these distances. The slot whose end equals the
+"""A tail is one u64, the current offset, and after it two slots at these distances. The slot whose end equals the
 offset is valid; the other one is free to be filled for the next publish.
 """
 TAIL_CHECKED: Final = Struct("<QQQ")
@@ -286,7 +286,7 @@ GROUP_LOCK: Final = 640
 GROUP_TAIL: Final = 648
 """Number of the next new entry."""
 GROUP_NEXT: Final = 656
-"""Offset behind the message that was last delivered for the first time."""
+"""Offset after the message that was last delivered for the first time."""
 GROUP_NEXT_SEQUENCE: Final = 664
 GROUP_READY: Final = 672
 """How many entries are ready to be redelivered."""

@@ -32,7 +32,7 @@ def record_crc(payload: Buffer, word: int, offset: int) -> int:
 
 
 def write_record(buffer: Buffer, position: int, offset: int, flags: int, payload: Buffer, /) -> int:
-    """Write one record and return the position behind it."""
+    """Write one record and return the position after it."""
     position, offset, flags = unsigned(position), unsigned(offset), unsigned(flags)
     target, data = writable(buffer), bytes(readable(payload))
     if len(data) > MAX_PAYLOAD or flags & ~(BATCH_CONTINUES | CONTROL_RECORD):
@@ -78,7 +78,7 @@ def scan_records(buffer: Buffer, position: int, stop: int, offset: int, /) -> tu
 
 
 def skip_records(buffer: Buffer, position: int, stop: int, offset: int, most: int, /) -> tuple[int, int]:
-    """Skip valid records from position on, with at most *most* messages; return (position behind them, messages).
+    """Skip valid records from position on, with at most *most* messages; return (position after them, messages).
 
     The position has not moved if *most* is 0, or if no whole record validates there.
     """

@@ -149,9 +149,9 @@ typedef struct {
     uint64_t sequence_end;      /* and, if limited, messages below this sequence */
     uint64_t index_due;         /* wall clock at which the index needs an entry */
     uint64_t max_payload;
-    uint64_t pending, pending_sequence; /* behind what was copied and not yet published */
+    uint64_t pending, pending_sequence; /* after what was copied and not yet published */
     uint64_t tail_end, tail_sequence;   /* what the current tail slot says */
-    uint64_t next_indexed;           /* the record at or behind this offset is put into the index */
+    uint64_t next_indexed;           /* the record at or after this offset is put into the index */
     PendingEntry *index_entries;
     unsigned int index_count, entries_capacity; /* how many there are, and how many fit */
     uint64_t latest; /* time of the segment's last index entry; UINT64_MAX: the clock has gone back since */

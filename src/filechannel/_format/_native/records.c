@@ -210,7 +210,7 @@ static PyMethodDef functions[] = {
     {"crc32c", FAST(py_crc32c), METH_FASTCALL,
      "crc32c(data, value=0, /)\n--\n\nExtend a CRC-32C by the bytes of data."},
     {"write_record", FAST(py_write_record), METH_FASTCALL,
-     "write_record(buffer, position, offset, flags, payload, /)\n--\n\nWrite one record and return the position behind it."},
+     "write_record(buffer, position, offset, flags, payload, /)\n--\n\nWrite one record and return the position after it."},
     {"read_record", FAST(py_read_record), METH_FASTCALL,
      "read_record(buffer, position, stop, offset, /)\n--\n\nReturn (word, payload), or raise ValueError with the reason."},
     {"scan_records", FAST(py_scan_records), METH_FASTCALL,
@@ -219,7 +219,7 @@ static PyMethodDef functions[] = {
      "last record, start of the record that closed the batch)."},
     {"skip_records", FAST(py_skip_records), METH_FASTCALL,
      "skip_records(buffer, position, stop, offset, most, /)\n--\n\n"
-     "Skip valid records from position on, with at most *most* messages; return (position behind them, messages). "
+     "Skip valid records from position on, with at most *most* messages; return (position after them, messages). "
      "The position has not moved if *most* is 0, or if no whole record validates there."},
     {"find_record", FAST(py_find_record), METH_FASTCALL,
      "find_record(buffer, position, stop, offset, /)\n--\n\nReturn the first position where a whole record validates, or -1."},

@@ -14,8 +14,8 @@ Each step has to be visible before the next one:
 
 If the process dies in between, or the roll raises, the tail has not moved, and the next holder of the writer lock
 rolls back (`Appender.roll_back`). Before the rename, only the end is stored, in the segment that covers the tail: it is
-removed. After the rename, the new segment begins at the tail or behind it: at the tail it stays, empty and active;
-behind the tail it follows uncommitted records, and is deleted. After an exception in the rename, for example from a
+removed. After the rename, the new segment begins at the tail or after it: at the tail it stays, empty and active;
+after the tail it follows uncommitted records, and is deleted. After an exception in the rename, for example from a
 signal handler, it is unknown whether the file has its name: so the end stays, and the rollback lists the directory.
 Only the rename of the fast roll fails for certain. Then the end is removed at once, because the writer lock is released
 before the slow path begins.

@@ -1,6 +1,6 @@
 """Appending to the active segment: the pure-Python implementation of writer.c.
 
-Publishing takes two steps. A tail is one offset with two slots behind it; the writer fills the slot that is not
+Publishing takes two steps. A tail is one offset with two slots after it; the writer fills the slot that is not
 current and then stores the offset. A reader that loads the offset therefore finds the slot that belongs to it complete,
 and offset and sequence change together.
 
@@ -129,7 +129,7 @@ class Writer:
 
     @property
     def pending(self) -> int:
-        """Offset behind everything written, published or not."""
+        """Offset after everything written, published or not."""
         return self._pending
 
     @property
@@ -334,7 +334,7 @@ class Writer:
         return max(map(len, payloads), default=0)
 
     def publish(self) -> None:
-        """Move the tail behind everything written, which makes it visible."""
+        """Move the tail past everything written, which makes it visible."""
         if self._control is _ZEROS:
             raise ClosedResourceError
         if self._tail_slot < 0:
@@ -397,7 +397,7 @@ class Writer:
         end, distance = unsigned(end), unsigned(distance)
         space = -1 if self._segment is None else self._segment.nbytes - SEGMENT_HEADER_SIZE
         if not self._begin <= self._pending <= end or end - self._begin > space:
-            raise ValueError("end is not inside the segment, or behind what is written")
+            raise ValueError("end is not inside the segment, or before what is written")
         self._ahead, self._ahead_end = distance, end
         if self._ahead_from - self._pending > distance // 2:
             self._ahead_at = self._ahead_from - distance // 2  # enough pages are present for now

@@ -329,7 +329,7 @@ def _decimal(wire: Wire, content: Any) -> int:
             return -scaled if sign else scaled
     raise _Refused(
         f"it is not a decimal of at most {_MOST_DIGITS - DECIMAL_SCALE} digits before the point "
-        f"and {DECIMAL_SCALE} behind"
+        f"and {DECIMAL_SCALE} after"
     )
 
 

@@ -153,7 +153,7 @@ class GroupClaims:
         return self._tend() is not False
 
     def _update_position(self) -> tuple[int, int]:
-        """Move to the position of the group, if that changed; control records skipped behind it stay skipped."""
+        """Move to the position of the group, if that changed; control records skipped after it stay skipped."""
         if (log_position := self._ring.next) != self._seen:
             if self._ring.is_suspect:
                 raise DamagedWordsError

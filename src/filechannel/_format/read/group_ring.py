@@ -1,7 +1,7 @@
 """The ring that the members of a group share, as one member sees it: the pure-Python implementation of group_ring.c.
 
 It is a ring of entries in shared memory. There is an entry for each message that was delivered and is not yet
-acknowledged, or that lies behind one that is not. A member creates an entry, or claims it again, under the lock word.
+acknowledged, or that lies after one that is not. A member creates an entry, or claims it again, under the lock word.
 The member that has a message acknowledges it or returns it to the ring with one compare-and-swap of the entry's word,
 which fails if the message is no longer its own. So a change has either happened or not, wherever the process is killed,
 and everything else in the file can be derived from the entries (see `_storage/consumers/group_cursor.py`).
@@ -89,7 +89,7 @@ class Ring:
     """A member's view of the ring, and its own claims."""
 
     def __init__(self, shared: Buffer, owner: int, lease: int, moved: Callable[[], object]) -> None:
-        """*moved* is called after the position moved behind acknowledged messages."""
+        """*moved* is called after the position moved past acknowledged messages."""
         self._shared = writable(shared)
         if self._shared.nbytes < GROUP_SIZE:
             raise ValueError("group is too short")
@@ -403,7 +403,7 @@ def entry_start(number: int) -> int:
 
 
 def advance_position(group: Buffer, owner: int, /) -> bool:
-    """Advance the position behind the acknowledged messages, unless another member has the lock, which then does so.
+    """Advance the position past the acknowledged messages, unless another member has the lock, which then does so.
 
     Returns whether other processes may wait for that, because the ring was full before.
     """

@@ -147,7 +147,7 @@ class LogCursor:
     # Reading
 
     def next_item(self) -> tuple[object, int, int] | Nothing:
-        """Return (item, offset, sequence) of the next message and move behind it; NOTHING if there is none."""
+        """Return (item, offset, sequence) of the next message and move past it; NOTHING if there is none."""
         payload = self.next_payload()
         if isinstance(payload, Nothing):
             return NOTHING

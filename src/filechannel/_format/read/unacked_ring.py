@@ -182,7 +182,7 @@ class UnackedRing:
                 self._redeliver(entry, 0, counted=False)
 
     def drop_from(self, offset: int) -> None:
-        """Forget the entries that begin at an offset or behind it."""
+        """Forget the entries that begin at an offset or after it."""
         while self._entries and next(reversed(self._entries)) >= offset:
             _, entry = self._entries.popitem()
             self._count[entry.state] -= 1

@@ -1,6 +1,6 @@
 /* Appending to the active segment. The reference, which explains the protocol, is append/writer.py.
  *
- * The common case is one call: take the writer lock, copy behind the tail, publish, release the lock, wake waiters. All
+ * The common case is one call: take the writer lock, copy after the tail, publish, release the lock, wake waiters. All
  * other cases (the window is used up, the index needs an entry, the channel is sealed, the writer lock is held) go to
  * `overflow`, which is Log.append and may block. */
 #include "core.h"
@@ -97,7 +97,7 @@ static void put_record(const Writer *self, uint64_t offset, uint32_t word, uint3
     copy_payload_bytes(at + RECORD_HEADER_SIZE, payload, word & LENGTH_MASK);
 }
 
-/* Whether `size` more bytes behind an offset lie inside the window. */
+/* Whether `size` more bytes after an offset lie inside the window. */
 int writer_fits_window(const Writer *self, uint64_t offset, uint64_t size) {
     return offset >= self->begin && offset <= self->window_end && size <= self->window_end - offset;
 }
@@ -556,7 +556,7 @@ static PyObject *py_populate_ahead(PyObject *op, PyObject *const *args, Py_ssize
         return NULL;
     if (!self->segment.obj || self->pending < self->begin || end < self->pending ||
         end - self->begin > (uint64_t)self->segment.len - SEGMENT_HEADER_SIZE) {
-        PyErr_SetString(PyExc_ValueError, "end is not inside the segment, or behind what is written");
+        PyErr_SetString(PyExc_ValueError, "end is not inside the segment, or before what is written");
         return NULL;
     }
     self->ahead = distance;
@@ -593,7 +593,7 @@ static PyObject *py_unbind(PyObject *op, PyObject *Py_UNUSED(none)) {
     Py_RETURN_NONE;
 }
 
-/* Appending overflows from now on: nothing fits a window that begins behind everything. */
+/* Appending overflows from now on: nothing fits a window that begins after everything. */
 static PyObject *py_close(PyObject *op, PyObject *Py_UNUSED(none)) {
     Writer *self = (Writer *)op;
     if (!self->overflow) Py_RETURN_NONE;
@@ -709,7 +709,7 @@ static PyMethodDef methods[] = {
      "`ValueError` if a record does not validate."},
     {"longest", py_longest, METH_O, "longest($self, payloads, /)\n--\n\nReturn the length of the longest payload."},
     {"publish", py_publish, METH_NOARGS, "publish($self, /)\n--\n\n"
-     "Move the tail behind everything written, which makes it visible."},
+     "Move the tail past everything written, which makes it visible."},
     {"wake_receivers", py_wake_receivers, METH_NOARGS,
      "wake_receivers($self, /)\n--\n\n"
      "Wake threads that wait, and call notify if event loops wait. Do not call it with the writer lock held."},
@@ -758,7 +758,7 @@ static PyMethodDef methods[] = {
     {NULL, NULL, 0, NULL},
 };
 static PyGetSetDef getset[] = {
-    {"pending", get_pending, NULL, "Offset behind everything written, published or not.", NULL},
+    {"pending", get_pending, NULL, "Offset after everything written, published or not.", NULL},
     {"pending_sequence", get_pending_sequence, NULL, "Sequence that belongs to pending.", NULL},
     {"current", get_current, NULL, "Whether no process called `change` or sealed the channel since the segment was bound.", NULL},
     {"alone", get_alone, NULL, "Whether no other process has written to the segment since it was bound empty.", NULL},

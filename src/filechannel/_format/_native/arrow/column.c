@@ -15,7 +15,7 @@ static inline Problem put_bytes(Growing *growing, const void *data, size_t size)
     return NULL;
 }
 
-/* Append a bit behind `length` others. */
+/* Append a bit after `length` others. */
 static Problem put_bit(Growing *bits, size_t length, int bit) {
     if (length % 8 == 0) {
         if (!grow(bits, 1)) return column_no_memory;
@@ -167,7 +167,7 @@ static Problem put_date(Column *column, const Token *token, Input *in) {
 static Problem put_decimal(Column *column, const Token *token, Input *in) {
     __int128 scaled;
     if (token->kind == WIRE_STR) {
-        if (!parse_decimal(in->at, token->number, &scaled)) return "it is not a decimal of at most 20 digits before the point and 18 behind";
+        if (!parse_decimal(in->at, token->number, &scaled)) return "it is not a decimal of at most 20 digits before the point and 18 after";
         in->at += token->number;
     } else if (token->kind == WIRE_INT)
         scaled = (__int128)token->integer * 1000000000000000000;

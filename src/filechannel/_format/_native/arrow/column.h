@@ -47,7 +47,7 @@ extern const char column_no_memory[], column_full[];
 
 Problem column_put(Column *column, Input *in, const char **where);
 Problem column_put_whole(Column *column, const uint8_t *data, size_t size); /* for binary columns: the bytes as they are */
-void column_cut(Column *column, size_t length); /* drop the values behind the first `length` */
+void column_cut(Column *column, size_t length); /* drop the values after the first `length` */
 void column_clear(Column *column);
 void column_free(Column *column); /* and the columns inside */
 

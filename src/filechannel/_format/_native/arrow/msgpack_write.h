@@ -10,7 +10,7 @@
 #define MSGPACK_NIL 0xc0
 #define MSGPACK_FALSE 0xc2
 
-/* Always writes eight bytes: those behind the value are overwritten later, or are not part of the message. */
+/* Always writes eight bytes: those after the value are overwritten later, or are not part of the message. */
 static inline uint8_t *put_number(uint8_t *at, uint64_t value, unsigned int size) {
     value = __builtin_bswap64(value << (64 - 8 * size));
     memcpy(at, &value, 8);

@@ -54,7 +54,7 @@ int ring_suspect(const Ring *ring) {
     return !bounds(ring, &head_again, &tail_again) || (head == head_again && tail == tail_again && !next_follows(ring, tail));
 }
 
-/* --- Moving the position behind acknowledged entries ----------------------------------------------------------- */
+/* --- Moving the position past acknowledged entries ----------------------------------------------------------- */
 
 static void store_position(uint8_t *shared, uint64_t offset, uint64_t sequence) {
     uint64_t first = get_u64(shared + CURSOR_SLOT_0), second = get_u64(shared + CURSOR_SLOT_1);
@@ -445,7 +445,7 @@ static PyObject *py_advance_position(PyObject *Py_UNUSED(module), PyObject *cons
 static PyMethodDef functions[] = {
     {"advance_position", FAST(py_advance_position), METH_FASTCALL,
      "advance_position(group, owner, /)\n--\n\n"
-     "Advance the position behind the acknowledged messages, unless another member has the lock, which then "
+     "Advance the position past the acknowledged messages, unless another member has the lock, which then "
      "does so. Returns whether other processes may wait for that, because the ring was full before."},
     {NULL, NULL, 0, NULL},
 };

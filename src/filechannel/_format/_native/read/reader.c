@@ -230,7 +230,7 @@ PyObject *reader_undecodable(Reader *self, uint64_t offset, PyObject *payload, u
     return NULL;
 }
 
-/* The next item; our offset moves behind it, but is not yet stored in the cursor. *start is where its record begins. */
+/* The next item; our offset moves past it, but is not yet stored in the cursor. *start is where its record begins. */
 PyObject *reader_next_item(Reader *self, int *empty, uint64_t *start) {
     uint64_t size;
     PyObject *payload = reader_next_payload(self, empty, &size);

@@ -35,7 +35,7 @@ int reader_ack(PyObject *op, uint64_t count) {
     return done;
 }
 
-/* Whether everything in a sealed channel was delivered: more records than the seal may lie behind the last message. */
+/* Whether everything in a sealed channel was delivered: more records than the seal may lie after the last message. */
 static int all_delivered(const Reader *self) {
     const uint8_t *tail = (const uint8_t *)self->control.buf + WRITE_TAIL;
     uint64_t offset, sequence, end = load_acquire_u64(tail);

@@ -79,7 +79,7 @@ static int trim(UnackedRing *unacked) {
     return unacked->head != before;
 }
 
-/* Forget the entries that begin at an offset or behind it. */
+/* Forget the entries that begin at an offset or after it. */
 void unacked_drop_from(UnackedRing *unacked, uint64_t offset) {
     while (unacked->tail != unacked->head && entry_at(unacked, unacked->tail - 1)->offset >= offset)
         leave_state(unacked, entry_at(unacked, --unacked->tail));
