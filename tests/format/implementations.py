@@ -30,7 +30,7 @@ MODULES = {
     "clock": ("begin_slice", "slice_is_over"),
     "append.writer": ("Writer",),
     "append.send_path": ("SendPath",),
-    "read.cursor_slot": ("write_cursor_slot",),
+    "read.store_position": ("write_cursor_slot",),
     "read.group_ring": ("advance_position",),
     "read.reader": ("Reader",),
     "fast_methods": ("SendCore", "ReceiveCore", "AckCore", "own_send", "own_receive"),

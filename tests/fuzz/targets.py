@@ -84,7 +84,7 @@ from filechannel._storage.consumers.cursor_file_format import (
 )
 from filechannel._storage.consumers.group_file_format import entry_at, numbers_in, ring_problem
 from filechannel._storage.control.control_page import Control
-from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.control.live_processes import Processes
 from filechannel._storage.manifest import MANIFEST, Manifest
 from filechannel._storage.producers.producer_positions import (
     POSITION_SUFFIX,

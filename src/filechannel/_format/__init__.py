@@ -37,9 +37,9 @@ if TYPE_CHECKING:
     from .memory.mutex import Guard, Mutex, ensured, holds_mutex, resolve
     from .memory.prefault import can_store, populate, populate_soon, populate_wait, show_file
     from .memory.statx import link_count, mount_id, named_inode
-    from .read.cursor_slot import write_cursor_slot
     from .read.group_ring import advance_position
     from .read.reader import Reader
+    from .read.store_position import write_cursor_slot
     from .records import (
         find_record,
         join_records,
@@ -138,9 +138,9 @@ else:
         from .memory.mutex import Guard, Mutex, ensured, holds_mutex, resolve
         from .memory.prefault import can_store, populate, populate_soon, populate_wait, show_file
         from .memory.statx import link_count, mount_id, named_inode
-        from .read.cursor_slot import write_cursor_slot
         from .read.group_ring import advance_position
         from .read.reader import Reader
+        from .read.store_position import write_cursor_slot
         from .records import (
             find_record,
             join_records,

@@ -30,9 +30,9 @@ from .._storage.consumers.cursor_file_format import CONSUMERS, StoredPosition
 from .._storage.consumers.listing import ConsumerListing, Registration
 from .._storage.control.control_file import CONTROL
 from .._storage.control.control_page import Control
+from .._storage.control.live_processes import Living, holder_at, living_in
 from .._storage.control.lock_holder import Holder
 from .._storage.control.maintenance_lock import MaintenanceLock
-from .._storage.control.process_slots import Living, holder_at, living_in
 from .._storage.manifest import Manifest
 from .._storage.reading.lookup import LogLookup
 from .._storage.recovery.create import open_control_file

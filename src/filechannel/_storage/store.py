@@ -19,9 +19,9 @@ from .consumers.cursor_file_format import CONSUMERS
 from .consumers.listing import ConsumerListing
 from .control.channel_directory import ChannelDirectory
 from .control.control_page import Control
+from .control.live_processes import holder_at, living_in
 from .control.lock_holder import Holder
 from .control.maintenance_lock import MaintenanceLock
-from .control.process_slots import holder_at, living_in
 from .current_manifest import CurrentManifest
 from .manifest import Manifest
 from .reading.log_reader import Decode, LogReader, Refuse

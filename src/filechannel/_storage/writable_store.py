@@ -27,10 +27,11 @@ from .consumers.listing import ConsumerListing
 from .consumers.low_watermark import LowWatermark
 from .control.control_page import Control
 from .control.joining import Membership
+from .control.live_processes import Processes
 from .control.lock_holder import Holder
 from .control.maintenance_lock import MaintenanceLock
-from .control.process_slots import Processes
 from .control.wake_fifos import WAKE_FIFOS, WakeFifos
+from .delete_reclaimed_segments import Reclaim, overtake
 from .disk_reserve import DiskReserve
 from .durability.flusher import Flusher
 from .durability.group_commit import GroupCommit
@@ -39,7 +40,6 @@ from .manifest import Manifest
 from .producers.producer_positions import PRODUCERS, Producers
 from .purge import Purge
 from .reading.lookup import LogLookup
-from .remove_oldest_segments import Reclaim, overtake
 from .store import ChannelFiles, Store
 from .store_events import StoreEvents
 from .system.machine import boot_id

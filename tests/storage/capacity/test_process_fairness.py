@@ -12,7 +12,7 @@ from filechannel._format.layout import CAPACITY_TURN, LOCK_SLOT_SHIFT
 from filechannel._storage.capacity.backlog import SMALLEST, Batch
 from filechannel._storage.capacity.process_fairness import Fairness
 from filechannel._storage.control.control_page import Control
-from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.control.live_processes import Processes
 from filechannel._storage.system.kernel_locks import KernelLocks
 from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork

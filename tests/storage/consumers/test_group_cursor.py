@@ -28,7 +28,7 @@ from filechannel._format.layout import (
     LOCK_GENERATION_SHIFT,
     LOCK_SLOT_SHIFT,
 )
-from filechannel._format.read import cursor_slot, group_ring
+from filechannel._format.read import group_ring, store_position
 from filechannel._format.read.group_ring import Claim, Ring, entry_start
 from filechannel._storage.store import Store
 from filechannel._storage.system.os_calls import Files
@@ -77,7 +77,7 @@ class Moments:
         self.settled = 0
         for name in ("store_u64", "swap_if_u32", "swap_if_u64", "add_u64", "take_word", "release_word"):
             monkeypatch.setattr(group_ring, name, self._watched(getattr(group_ring, name)))
-        for module, name in ((group_ring, "ENTRY"), (cursor_slot, "CURSOR")):
+        for module, name in ((group_ring, "ENTRY"), (store_position, "CURSOR")):
             monkeypatch.setattr(module, name, self._torn(getattr(module, name)))
 
     def remember(self) -> None:

@@ -138,7 +138,7 @@ def test_an_error_inside_means_not_to_stay(directory: Path) -> None:
 
 def test_a_process_without_a_free_slot_is_refused(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A process is refused when no slot is free, and nothing stays locked."""
-    monkeypatch.setattr("filechannel._storage.control.process_slots.PROCESS_SLOT_COUNT", 3)
+    monkeypatch.setattr("filechannel._storage.control.live_processes.PROCESS_SLOT_COUNT", 3)
     monkeypatch.setattr("filechannel._storage.control.joining.PURE", False)
     with _inside(directory), _inside(directory) as second:
         with pytest.raises(StorageError, match="2 processes have the channel open"), _inside(directory):

@@ -16,8 +16,8 @@ from filechannel import ChannelLockedError, ChannelOptions, ConsumerBusyError, S
 from filechannel._format import PURE
 from filechannel._format.layout import NAME_LOCK_SIZE, NAME_LOCKS, OPENING_BYTE, PROCESS_SLOT_SIZE, PROCESS_SLOTS
 from filechannel._storage.control import joining
+from filechannel._storage.control.live_processes import living_in
 from filechannel._storage.control.lock_file import LOCK, inspecting_locks, lock_mode, name_lock
-from filechannel._storage.control.process_slots import living_in
 from filechannel._storage.store import Store
 from filechannel._storage.system import kernel_locks
 from filechannel._storage.system.kernel_locks import KernelLocks

@@ -14,7 +14,7 @@ import pytest
 from filechannel._errors import Busy, StorageError
 from filechannel._format import PURE, load_u32, load_u64, store_u32, store_u64
 from filechannel._format.layout import CONTENDED, CONTROL_SIZE, FLUSH_LOCK, OPENING_BYTE, WRITER_LOCK
-from filechannel._storage.control.process_slots import Processes
+from filechannel._storage.control.live_processes import Processes
 from filechannel._storage.control.shared_lock import SharedLock
 from filechannel._storage.system.kernel_locks import KernelLocks
 from filechannel._storage.system.os_calls import Files

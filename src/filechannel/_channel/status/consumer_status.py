@@ -9,8 +9,8 @@ from typing import Literal, TypeAlias, final
 from ..._offset import LogPosition, Offset
 from ..._storage.consumers.cursor_file_format import StoredPosition
 from ..._storage.consumers.listing import Registration
+from ..._storage.control.live_processes import holder_at
 from ..._storage.control.lock_holder import Holder
-from ..._storage.control.process_slots import holder_at
 from ..._storage.segments.segment_index import IndexEntry
 from ..._storage.store import Store
 from ..._storage.writable_store import WritableStore

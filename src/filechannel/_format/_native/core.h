@@ -353,7 +353,7 @@ int add_writer(PyObject *module);    /* append/writer.c */
 int add_send_path(PyObject *module); /* append/send_path.c */
 int add_scratch(PyObject *module);   /* scratch.c */
 int add_ring(PyObject *module);      /* read/group_ring.c */
-int add_cursor_slot(PyObject *module); /* read/cursor_slot.c */
+int add_cursor_slot(PyObject *module); /* read/store_position.c */
 int add_reader(PyObject *module);    /* read/reader_type.c */
 int add_cores(PyObject *module);     /* fast_methods.c */
 int add_columns(PyObject *module);   /* arrow/columns.c */

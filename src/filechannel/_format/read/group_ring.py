@@ -52,7 +52,7 @@ from ..layout import (
 from ..memory.arguments import U32, U64, unsigned, writable
 from ..memory.atomics import add_u64, load_u64, store_u64, swap_if_u32, swap_if_u64
 from ..memory.futex import release_word, take_word
-from .cursor_slot import write_cursor_slot
+from .store_position import write_cursor_slot
 
 LIVENESS_CHECK_NS = 1_000_000_000
 """How many ns after a message was delivered a member checks whether its owner is alive."""

@@ -41,7 +41,7 @@ from ..memory.atomics import load_u32, load_u64
 from ..memory.futex import wake_waiters
 from ..records import read_bounded
 from ..sentinel import NOTHING, Nothing
-from .cursor_slot import write_cursor_slot
+from .store_position import write_cursor_slot
 
 _ZEROS = memoryview(bytes(CONTROL_SIZE))
 """What a closed reader reads instead of a control page: nothing is published there."""

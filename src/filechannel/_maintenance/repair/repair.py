@@ -22,9 +22,9 @@ from ..._errors import ChannelLockedError, NotAChannelError
 from ..._format.layout import CONTROL_SIZE
 from ..._storage.control.control_file import CONTROL
 from ..._storage.control.joining import opening
+from ..._storage.control.live_processes import living_in
 from ..._storage.control.lock_file import LOCK, open_lock_file
 from ..._storage.control.lock_holder import Holder
-from ..._storage.control.process_slots import living_in
 from ..._storage.manifest import MANIFEST, MANIFEST_LIMIT, Manifest
 from ..._storage.open_stores import STORES
 from ..._storage.recovery.quarantine import Quarantine

@@ -17,8 +17,8 @@ from ..._offset import Offset
 from ..._storage.control.checkpoints import Checkpoint
 from ..._storage.control.control_file import CONTROL
 from ..._storage.control.control_page import Control
+from ..._storage.control.live_processes import holder_at, living_in
 from ..._storage.control.lock_holder import Holder
-from ..._storage.control.process_slots import holder_at, living_in
 from ..._storage.manifest import MANIFEST, Manifest
 from ..._storage.recovery.stale_control import is_older_than_log
 from ..._storage.segments.catalog import Segments

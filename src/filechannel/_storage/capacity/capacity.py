@@ -20,7 +20,7 @@ from ..._format.layout import CAPACITY_WAKE, CAPACITY_WATCHED, WAKE_LOOPS
 from ..._offset import LogPosition, Offset
 from ..._options import SEGMENTS_IN_CAPACITY, Capacity
 from ..control.control_page import Control
-from ..control.process_slots import Processes
+from ..control.live_processes import Processes
 from ..segments.catalog import Segments
 from ..store_events import StoreEvents
 from ..system.os_calls import Files

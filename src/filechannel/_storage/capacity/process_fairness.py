@@ -14,7 +14,7 @@ from collections.abc import Callable
 from ..._format import load_u32, load_u64, store_u64, swap_if_u32
 from ..._format.layout import CAPACITY_TURN, CAPACITY_WANTED, LOCK_SLOT_SHIFT
 from ..control.control_page import Control
-from ..control.process_slots import Processes
+from ..control.live_processes import Processes
 from .backlog import SMALLEST, Batch
 
 _UNUSED_SECONDS = 0.5  # seconds that the next process may leave available capacity unused

@@ -23,8 +23,8 @@ from ..._format import Mutex
 from ..._format.layout import CURSOR_DEPARTURE, CURSOR_SIZE, GROUP_SIZE, NAME_OWNER
 from ..._offset import LogPosition
 from ..._runtime.threads import do_in_parallel
+from ..control.live_processes import Processes
 from ..control.lock_file import lock_of
-from ..control.process_slots import Processes
 from ..store_events import StoreEvents
 from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files

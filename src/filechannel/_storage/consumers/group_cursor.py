@@ -40,7 +40,7 @@ from ..._format.layout import (
 from ..._format.read.group_ring import entry_start, is_sound
 from ..._offset import LogPosition, Offset
 from ..._runtime.may_sleep import always
-from ..control.process_slots import Processes
+from ..control.live_processes import Processes
 from ..control.shared_lock import SharedLock
 from ..store_events import StoreEvents
 from ..system.kernel_locks import KernelLocks

@@ -25,7 +25,7 @@ from ..._format.layout import (
     LOCK_GENERATION_SHIFT,
 )
 from ..._format.read.group_ring import LIVENESS_CHECK_NS, entry_start
-from ..control.process_slots import Processes
+from ..control.live_processes import Processes
 from .group_file_format import DONE, GroupWords
 
 _NEVER = (1 << 64) - 1

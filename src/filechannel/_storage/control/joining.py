@@ -20,9 +20,9 @@ from ..system.kernel_locks import KernelLocks
 from ..system.os_calls import Files
 from .control_file import CONTROL
 from .control_page import Control
+from .live_processes import Processes, describe_opener, forget_opener, opener_of
 from .lock_file import LOCK, open_lock_file
 from .lock_holder import Holder
-from .process_slots import Processes, describe_opener, forget_opener, opener_of
 from .wake_fifos import WAKE_FIFOS, remove_fifo
 
 _logger = logging.getLogger("filechannel")

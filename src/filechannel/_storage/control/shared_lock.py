@@ -21,8 +21,8 @@ from ..._errors import Busy, StorageError
 from ..._format import PURE, Guard, Mutex, load_u32, swap_if_u32, take_word, wait_word
 from ..._format.layout import CONTENDED
 from ..._runtime.may_sleep import always
+from .live_processes import Processes
 from .lock_holder import Holder
-from .process_slots import Processes
 
 _SPIN = 50e-6
 _LONGEST_SLEEP = 0.1

@@ -13,8 +13,8 @@ from pathlib import Path
 from ..._errors import DiskFullError, UnexpectedFileError
 from ..._format import Mutex
 from ..system.os_calls import Files, directory_mode
+from .live_processes import Processes
 from .lock_file import lock_mode
-from .process_slots import Processes
 
 WAKE_FIFOS = "wake"
 _MOST = 64  # FIFOs of other processes that are kept open

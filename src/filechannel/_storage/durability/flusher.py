@@ -36,7 +36,7 @@ from ..._runtime.threads import NoThreadError, background_threads, do_in_paralle
 from ..consumers.cursors import Cursors
 from ..control.checkpoints import Checkpoint
 from ..control.control_page import Control, Tail
-from ..control.process_slots import Processes
+from ..control.live_processes import Processes
 from ..control.shared_lock import SharedLock
 from ..log.log import Log
 from ..producers.producer_positions import Producers

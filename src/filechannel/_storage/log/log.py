@@ -30,8 +30,8 @@ from ..._runtime.threads import NoThreadError
 from ..capacity.backlog import Batch
 from ..capacity.capacity import CapacityLimit
 from ..control.control_page import Control
+from ..control.live_processes import Processes
 from ..control.lock_holder import Holder
-from ..control.process_slots import Processes
 from ..control.shared_lock import SharedLock
 from ..segments.catalog import Segments
 from ..segments.dirty_segments import DirtySegments

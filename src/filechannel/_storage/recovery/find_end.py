@@ -12,7 +12,7 @@ from ..control.checkpoints import Checkpoint
 from ..segments.catalog import Segments
 from ..segments.compressed_segment import CompressedSegment, StoredSegment
 from ..segments.segment import Header, Segment
-from .lost_tail import scan_stored, stored_end
+from .missing_messages import scan_stored, stored_end
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from ..._format.layout import CONTROL_SIZE
 from ..control.checkpoints import Checkpoint
 from ..control.control_file import CONTROL
 from ..control.control_page import Control, Tail
-from ..control.process_slots import living_in
+from ..control.live_processes import living_in
 from ..manifest import Manifest
 from ..segments.catalog import Segments
 from ..segments.free_list import FreeList

@@ -43,7 +43,7 @@ from ..system.kernel_locks import KernelLocks
 from ..system.machine import boot_id
 from ..system.os_calls import Files
 from .find_end import Cut, extent, find_end, not_before_compressed
-from .lost_tail import find_loss, reaches
+from .missing_messages import find_loss, reaches
 from .quarantine import Quarantine
 from .stale_control import is_confirmed, is_stale, used_offsets
 from .unreachable_records import find_unreachable

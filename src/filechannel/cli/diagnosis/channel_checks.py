@@ -19,7 +19,7 @@ from ..._maintenance.verify.metadata_check import LINKS, check_metadata
 from ..._maintenance.verify.segment_chain import read_chain
 from ..._maintenance.watch_channel import Watch
 from ..._shell_quoting import shell_words
-from ..._storage.control.process_slots import holder_at
+from ..._storage.control.live_processes import holder_at
 from ..._storage.recovery.create import is_remote
 from ..._storage.segments.compression_codecs import require
 from ..._storage.system.os_calls import QUARANTINE, Files

@@ -3,7 +3,7 @@
  * Members create and claim entries under the lock word; the member that has a message acknowledges it or returns it
  * with one compare-and-swap. Nothing in here calls Python except to allocate, so a thread with the GIL sees a
  * consistent list of claims. */
-#include "read/cursor_slot.h"
+#include "read/store_position.h"
 
 #define SPINS 100
 #define FIRST_CAPACITY 16

@@ -7,7 +7,7 @@
  * redeliver a message, the reader moves to it for a moment; `front` is then where it resumes.
  *
  * In a group (`ring` is not NULL) the reader takes a message only if no other member claimed it first. */
-#include "read/cursor_slot.h"
+#include "read/store_position.h"
 #include "read/reader.h"
 #include <errno.h>
 #include <sched.h>

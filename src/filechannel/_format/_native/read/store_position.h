@@ -1,4 +1,4 @@
-/* Storing a log position in a cursor file. The reference, with the reason for the order, is cursor_slot.py. */
+/* Storing a log position in a cursor file. The reference, with the reason for the order, is store_position.py. */
 #pragma once
 #include "core.h"
 

@@ -1,5 +1,5 @@
-/* Storing a log position in a cursor file, for callers in Python. The reference is cursor_slot.py. */
-#include "read/cursor_slot.h"
+/* Storing a log position in a cursor file, for callers in Python. The reference is store_position.py. */
+#include "read/store_position.h"
 
 static PyObject *py_write_cursor_slot(PyObject *Py_UNUSED(module), PyObject *const *args, Py_ssize_t count) {
     uint64_t generation, offset, sequence, time;

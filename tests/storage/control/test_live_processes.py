@@ -28,8 +28,8 @@ from filechannel._format.layout import (
     PROCESS_SLOT_SIZE,
     PROCESS_SLOTS,
 )
+from filechannel._storage.control.live_processes import Processes
 from filechannel._storage.control.lock_holder import Holder
-from filechannel._storage.control.process_slots import Processes
 from filechannel._storage.system.kernel_locks import KernelLocks
 from filechannel._storage.system.os_calls import Files
 from tests.storage.forks import Fork

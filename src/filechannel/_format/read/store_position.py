@@ -1,4 +1,4 @@
-"""Storing a log position in a cursor file: the pure-Python implementation of cursor_slot.c.
+"""Storing a log position in a cursor file: the pure-Python implementation of store_position.c.
 
 The generation to store is one more than that of the newest complete slot. Generations alternate between the two slots,
 so that slot is not touched: wherever the process is killed, and whatever a power cut loses, it stays complete until the
