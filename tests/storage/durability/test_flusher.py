@@ -702,15 +702,15 @@ def test_a_flush_may_fail_while_a_sender_asks_whether_its_message_is_lost(path: 
 
     class FailingMeanwhile:
         def __contains__(self, offset: object) -> bool:
-            flusher._lost.append((range(100, 200), error))
+            failures._lost.append((range(100, 200), error))
             return False
 
     with opened(path, FSYNC) as store:
-        flusher = store.flusher
-        flusher._lost.append((FailingMeanwhile(), error))  # type: ignore[arg-type]
-        flusher._lost.append((range(10, 20), error))
-        assert flusher.known_loss(15) is error
-        flusher._lost.clear()
+        failures = store.flusher.failures
+        failures._lost.append((FailingMeanwhile(), error))  # type: ignore[arg-type]
+        failures._lost.append((range(10, 20), error))
+        assert failures.known_loss(15) is error
+        failures._lost.clear()
 
 
 @pytest.mark.skipif(PURE, reason="the pure implementation has a channel for itself")

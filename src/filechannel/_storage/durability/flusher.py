@@ -5,28 +5,17 @@ commit under `FSYNC` needs only the first two, because recovery finds the record
 checksums. A checkpoint always lies between two batches, and never beyond the write offset: records that receivers do
 not see yet may be rolled back.
 
-A failed flush is final. The kernel reports a write error only once; the next `fsync` would return success. So:
-
-- The file is never flushed again. The log ends at the write offset and resumes in a new file.
-- Every sender whose message may not be on disk gets an error. Under `FSYNC` those are the senders that wait, and the
-  next `flush` raises, too. Otherwise every later `flush` raises, in any process, because receivers have seen messages
-  that may not be on disk.
-- This ends when those messages are no longer stored, or with the next boot: recovery then determines what is on disk.
-
-Only an error of the kernel about data is a failed flush. Running out of descriptors must not look like one, so files
-are kept open until they are flushed.
 """
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
-from ..._errors import Busy, ClosedResourceError, StorageError, storage_error, verify_command
+from ..._errors import Busy, ClosedResourceError, StorageError, storage_error
 from ..._format import Guard, Mutex
 from ..._format.layout import FLUSH_LOCK, FLUSHES, FLUSHING_SEGMENTS
 from ..._offset import LogPosition, Offset
@@ -43,6 +32,7 @@ from ..producers.producer_positions import Producers
 from ..segments.catalog import Segments
 from ..segments.dirty_segments import Work
 from ..store_events import StoreEvents
+from .failed_flush import FailedFlushes
 from .interval_flush import IntervalFlush
 
 _logger = logging.getLogger("filechannel")
@@ -50,7 +40,6 @@ FINISHED_FLUSH_DELAY_SECONDS = 1.0
 """How long a finished segment may wait for its flush. A segment that is consumed by then is never written out, and
 its pages stay in memory, ready for the recycled file."""
 _MANY = 8  # dirty segments from which on there is no delay: receivers do not consume them as fast as they are sent
-_REMEMBERED = 1024  # failures; the senders of records before the oldest of them got their error long ago
 
 
 class Flusher:
@@ -73,11 +62,7 @@ class Flusher:
         self._cursors = cursors
         self._producers = producers
         self._lock = SharedLock(control.map, FLUSH_LOCK, processes, flushes=FLUSHES)
-        self._unreported: StorageError | None = None
-        """The error of the last failed flush of this process, until a `flush` has raised it and durability is known."""
-        self._reported = control.failed_flushes
-        """The number of failed flushes, of all processes, that a `flush` here has reported."""
-        self._lost: deque[tuple[range, StorageError]] = deque(maxlen=_REMEMBERED)
+        self.failures: FailedFlushes = FailedFlushes(control, log, self._path)
         self._closed = False
         self._finished_flush = TimedCall(FLUSH_LANE, self._begin_flush_of_finished)
         self._interval_flush = IntervalFlush(self)
@@ -100,7 +85,7 @@ class Flusher:
         try:
             self.flush_the_rest_with_lock()
         finally:
-            self._report_loss()
+            self.failures.report()
 
     def flush_the_rest(self) -> None:
         """Flush everything that can be flushed: as `flush`, but an earlier failed flush does not make it raise."""
@@ -117,16 +102,6 @@ class Flusher:
             self._write_checkpoint(checkpoint)
         except OSError as error:
             raise storage_error("consumers or checkpoint could not be flushed", error) from error
-
-    def _report_loss(self) -> None:
-        failed = self._control.failed_flushes
-        if not self._control.is_durability_unknown and failed == self._reported:
-            return
-        error = self._unreported or self.failed_elsewhere()
-        self._reported = failed
-        if not self._control.is_durability_unknown:
-            self._unreported = None
-        raise StorageError(error.reason) from error
 
     def refuse_reentry(self) -> None:
         """Raise `RuntimeError` if this thread is flushing already: a signal handler or a finalizer interrupted it."""
@@ -185,7 +160,7 @@ class Flusher:
             except OSError as error:
                 _logger.error("a checkpoint could not be flushed: %s", error)
             except StorageError as error:
-                if error is not self._unreported:  # otherwise it is logged already, and `flush` raises it
+                if not self.failures.is_last(error):  # otherwise it is logged already, and `flush` raises it
                     _logger.error("finished segments could not be flushed: %s", error)
 
     def _safe_checkpoint(self, boundary: Tail) -> Checkpoint:
@@ -281,7 +256,7 @@ class Flusher:
                 return self._log.dirty.take()
             except OSError as error:
                 if self._log.writer.deferred or error is self._log.dirty.failure:
-                    raise self._handle_failed_flush(error) from error
+                    raise self.failures.handle(error) from error
                 raise storage_error("nothing could be flushed", error) from error  # no flush was tried
 
     def _do(self, work: Work) -> None:
@@ -299,7 +274,7 @@ class Flusher:
             self._check_names(work)
             self._segments.names.check_directory(self._control)
         except OSError as error:
-            raise self._handle_failed_flush(error) from error
+            raise self.failures.handle(error) from error
 
     def _check_names(self, work: Work) -> None:
         """Raise `FileNotFoundError` if another program has deleted or replaced the name of a flushed segment.
@@ -317,36 +292,3 @@ class Flusher:
             if oldest <= begin < control.append_offset:
                 what = "deleted or replaced while the channel was open, and its messages are lost"
                 raise FileNotFoundError(errno.ENOENT, what, str(segment.path))
-
-    def known_loss(self, offset: int) -> StorageError | None:
-        """Return the error of the failed flush in this process that lost the record at an offset; None if none did."""
-        lost = self._lost.copy()  # another thread may be in `_handle_failed_flush`, and append to it meanwhile
-        return next((error for offsets, error in lost if offset in offsets), None)
-
-    def failed_elsewhere(self) -> StorageError:
-        """Return the error for messages that a failed flush of another process has affected."""
-        return StorageError(
-            "a flush failed in another process, whose log says why: messages may not be on disk; "
-            f"{verify_command(self._path)} shows what is damaged or missing"
-        )
-
-    def _handle_failed_flush(self, cause: OSError) -> StorageError:
-        """Handle a failed flush: end the log at the write offset, resume in a new file, and return the error."""
-        with self._log.writing():
-            tail = self._control.tail()
-            where = "" if isinstance(cause, FileNotFoundError) else "the kernel's log (dmesg) may say why, and "
-            error = StorageError(
-                f"a flush failed, messages around offset {tail.offset} may not be on disk: {cause}; "
-                f"{where}{verify_command(self._path)} shows what is damaged or missing"
-            )
-            error.__cause__ = cause
-            self._unreported = error
-            self._control.count_failed_flush()
-            if self._log.writer.deferred:
-                appended = self._control.tail(deferred=True)
-                self._lost.append((range(tail.offset, appended.offset), error))
-                if not self._control.is_durability_unknown:
-                    self._control.durable_offset = tail.offset  # under FSYNC everything published is on disk
-            _logger.error("%s", error)
-            self._log.abandon_active()
-        return error

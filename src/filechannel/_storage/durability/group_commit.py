@@ -149,10 +149,10 @@ class GroupCommit:
         """Return why the record at an offset will never be published; None if it is published, or will be."""
         if not self._control.failed_flushes:
             return None
-        known = self._flusher.known_loss(offset)
+        known = self._flusher.failures.known_loss(offset)
         try:
             if known is None and _is_lost(self._control, self._segments, offset):
-                return self._flusher.failed_elsewhere()
+                return self._flusher.failures.failed_elsewhere()
             return known
         except (FileChannelError, OSError) as error:  # the sender waits for a result, and must get one
             return StorageError(f"a flush failed in another process, and it is not known what is lost: {error}")
