@@ -30,7 +30,7 @@ import filechannel
 from filechannel import AckError, Capacity, ChannelOptions, ConsumerBusyError, Durability
 from filechannel import open_channel as async_open_channel
 from filechannel._format import PURE
-from filechannel._storage.log.appender import Appender
+from filechannel._storage.log.append_and_roll_back import Appender
 from filechannel._storage.open_stores import STORES
 from filechannel.blocking import AckReceiver, FileChannel, Receiver, Sender, open_channel
 from tests.blocking.interruptions import Attempt, InterruptError, elsewhere

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from filechannel import ChannelOptions, Durability, Retention
 from filechannel._channel.subscription.transaction_position import TransactionPosition
-from filechannel._storage.log.appender import Appender
+from filechannel._storage.log.append_and_roll_back import Appender
 from filechannel.blocking import AckReceiver, FileChannel, Sender, open_channel, transaction
 
 

@@ -10,7 +10,7 @@ import anyio
 from anyio import EndOfStream
 
 from filechannel import DataExpiredError, MessageTooLargeError, blocking, open_channel
-from filechannel._storage.capacity import capacity as room
+from filechannel._storage.capacity import reserve_or_drop_oldest
 from filechannel._wakeup import send_queue, waiters, watchdog
 from tests.processes.order_checker import Message
 from tests.processes.workers import Link
@@ -19,7 +19,7 @@ from tests.processes.workers import Link
 def never_rescan() -> None:
     """Turn off repeated wakeups: a process that is not woken stays asleep."""
     for module, name in (
-        (room, "_RECHECK_SECONDS"),
+        (reserve_or_drop_oldest, "_RECHECK_SECONDS"),
         (waiters, "_LONGEST_SLEEP"),
         (send_queue, "_LONGEST_SLEEP"),
         (watchdog, "_RESCAN_SECONDS"),

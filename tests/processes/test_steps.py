@@ -11,7 +11,7 @@ from threading import Event
 import pytest
 
 from filechannel import ChannelOptions, ConsumerBusyError, Durability
-from filechannel._storage.log.appender import Appender
+from filechannel._storage.log.append_and_roll_back import Appender
 from filechannel.blocking import FileChannel, Sender, open_channel, transaction
 from tests.processes.workers import Child, Link, Workers
 

@@ -18,7 +18,7 @@ from filechannel._storage.durability.group_commit import Ticket
 from filechannel._storage.durability.interval_flush import _flush
 from filechannel._storage.log import log
 from filechannel._storage.log.active_segment import ActiveSegment
-from filechannel._storage.log.appender import Appender
+from filechannel._storage.log.append_and_roll_back import Appender
 from filechannel._storage.manifest import Manifest
 from filechannel._storage.open_stores import STORES
 from filechannel._storage.segments.catalog import Segments

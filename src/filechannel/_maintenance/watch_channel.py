@@ -25,7 +25,7 @@ from .._format.layout import (
 )
 from .._offset import LogPosition, Offset
 from .._storage.capacity.backlog import Backlog, Batch
-from .._storage.capacity.capacity import finite, limits_of
+from .._storage.capacity.limits import finite, limits_of
 from .._storage.consumers.cursor_file_format import CONSUMERS, StoredPosition
 from .._storage.consumers.listing import ConsumerListing, Registration
 from .._storage.control.control_file import CONTROL

@@ -8,7 +8,7 @@ from typing import final
 from .._format import Mutex
 from .._options import Durability
 from .._runtime.fork_registry import Phase, reset_in_child
-from .capacity.capacity import CapacityLimit
+from .capacity.reserve_or_drop_oldest import CapacityLimit
 from .control.channel_directory import ChannelDirectory
 from .control.control_page import Control
 from .control.joining import described_opener, opening

@@ -18,7 +18,7 @@ from .._offset import Offset
 from .._options import Durability
 from .._runtime.may_sleep import briefly
 from .capacity.backlog import Backlog
-from .capacity.capacity import CapacityLimit
+from .capacity.reserve_or_drop_oldest import CapacityLimit
 from .change_options import Configuration
 from .consumers.cursor_file_format import CONSUMERS
 from .consumers.cursors import Cursors

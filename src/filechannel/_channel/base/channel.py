@@ -20,7 +20,7 @@ from ..._format import Mutex, SendPath
 from ..._offset import LogPosition, Offset
 from ..._options import UNSET, Capacity, ChannelOptions, UnsetType
 from ..._runtime.fork_registry import Phase, reset_in_child
-from ..._storage.capacity.capacity import disk_of
+from ..._storage.capacity.limits import disk_of
 from ..._storage.consumers.cursor import Cursor
 from ..._storage.manifest import Manifest
 from ..._storage.reading.log_reader import LogReader

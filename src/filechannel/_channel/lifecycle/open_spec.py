@@ -24,7 +24,7 @@ from ..._errors import (
     storage_error,
 )
 from ..._options import UNSET, Capacity, ChannelOptions
-from ..._storage.capacity.capacity import disk_of
+from ..._storage.capacity.limits import disk_of
 from ..._storage.control.control_file import CONTROL
 from ..._storage.manifest import MANIFEST, Manifest
 from ..._storage.open_stores import STORES

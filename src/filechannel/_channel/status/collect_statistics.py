@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from ..._errors import FileChannelError, StorageError
 from ..._maintenance.background.plan_reclaim import Pin, find_plan
-from ..._storage.capacity.capacity import finite, limits_of
+from ..._storage.capacity.limits import finite, limits_of
 from ..._storage.store import Store
 from ..._storage.writable_store import WritableStore
 from ..._wakeup.send_queue import send_queue_of

@@ -1,4 +1,4 @@
-"""Appending to the log: locking and capacity (`log`), batches, roll and rollback (`appender`), the offset gap.
+"""Appending to the log: locking and capacity, batches, roll and rollback, the offset gap.
 
-Imports `capacity` and the packages below it. Start with `log`.
+Imports `capacity` and the packages below it. Start with `log`, then `append_and_roll_back`.
 """

@@ -14,7 +14,7 @@ from ..._errors import CorruptRecordError, DiskFullError
 from ..._format import Writer
 from ..._format.layout import INDEX_CHECKED, RECORD_HEADER_SIZE, SEGMENT_HEADER_SIZE
 from ..._options import StoredOptions
-from ..capacity.capacity import CapacityLimit
+from ..capacity.reserve_or_drop_oldest import CapacityLimit
 from ..control.control_page import Control
 from ..segments.catalog import Segments
 from ..segments.segment import Header, Segment

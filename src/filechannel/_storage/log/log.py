@@ -28,7 +28,7 @@ from ..._options import StoredOptions
 from ..._runtime.may_sleep import may_sleep
 from ..._runtime.threads import NoThreadError
 from ..capacity.backlog import Batch
-from ..capacity.capacity import CapacityLimit
+from ..capacity.reserve_or_drop_oldest import CapacityLimit
 from ..control.control_page import Control
 from ..control.live_processes import Processes
 from ..control.lock_holder import Holder
@@ -38,7 +38,7 @@ from ..segments.dirty_segments import DirtySegments
 from ..store_events import StoreEvents
 from ..system.os_calls import Files
 from .active_segment import ActiveSegment
-from .appender import Appender
+from .append_and_roll_back import Appender
 from .batch_parts import HeaderRecord, Part
 from .offset_gap import OffsetGap
 from .prepare_next import NextSegment

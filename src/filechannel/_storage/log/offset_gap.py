@@ -27,7 +27,7 @@ from ..control.control_page import Control, Tail
 from ..segments.catalog import Segments
 from ..segments.dirty_segments import DirtySegments
 from .active_segment import ActiveSegment
-from .appender import Appender
+from .append_and_roll_back import Appender
 
 
 @final

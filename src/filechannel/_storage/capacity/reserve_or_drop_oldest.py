@@ -19,38 +19,17 @@ from ..._format import store_u32, wake_waiters
 from ..._format.layout import CAPACITY_WAKE, CAPACITY_WATCHED, WAKE_LOOPS
 from ..._offset import LogPosition, Offset
 from ..._options import SEGMENTS_IN_CAPACITY, Capacity
+from ..._runtime.may_sleep import always
 from ..control.control_page import Control
 from ..control.live_processes import Processes
 from ..segments.catalog import Segments
 from ..store_events import StoreEvents
 from ..system.os_calls import Files
 from .backlog import SMALLEST, Backlog, Batch
+from .limits import UNLIMITED, limits_of
 from .process_fairness import Fairness
 
-UNLIMITED = (1 << 64) - 1
 _RECHECK_SECONDS = 1.0  # seconds between two checks for changes that are not announced
-
-
-def limits_of(capacity: Capacity | None, files: Files, path: Path) -> Batch | None:
-    """Return how much may be unconsumed, for the current size of the file system; None if there is no limit."""
-    if capacity is None:
-        return None
-    size, messages = capacity.in_bytes(disk_of(capacity, files, path)), capacity.max_messages
-    return Batch(UNLIMITED if size is None else size, UNLIMITED if messages is None else messages)
-
-
-def disk_of(capacity: Capacity, files: Files, path: Path) -> int | None:
-    """Return the size of the file system of a path; None if the capacity does not depend on it."""
-    return None if capacity.fraction is None else files.total_space(path)
-
-
-def finite(limit: int) -> int | None:
-    """Return a limit as users see it: None if it is unlimited."""
-    return None if limit == UNLIMITED else limit
-
-
-def _always() -> bool:
-    return True
 
 
 class _Seen(NamedTuple):
@@ -95,7 +74,7 @@ class CapacityLimit:
         self._offset_limit = self._sequence_limit = UNLIMITED
         self._overtake = overtake
         self._remove_expired = remove_expired
-        self.may_pass: Callable[[], bool] = _always
+        self.may_pass: Callable[[], bool] = always
         """Returns whether this thread may reserve capacity before the senders of this process that wait. The send queue
         installs it."""
         self._capacity_freed = events.capacity_freed
