@@ -15,6 +15,8 @@ from filechannel import ChannelOptions, DiskFullError, Durability, StorageError
 from filechannel._format import PURE
 from filechannel._format.layout import WAKE, WAKE_LOOPS
 from filechannel._offset import Offset
+from filechannel._storage.control.control_reserve import ControlReserve
+from filechannel._storage.durability.flusher import Flusher
 from filechannel._storage.durability.group_commit import Ticket
 from filechannel._storage.segments.catalog import Segments
 from filechannel._storage.segments.segment import segment_name
@@ -694,6 +696,22 @@ def test_a_message_that_was_not_lost_is_acknowledged(path: Path, background: Bac
         background.run()
         assert ticket.error is None
         assert payloads_of(store) == [b"safe"]
+
+
+def test_a_reserve_that_fails_stops_no_flush(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """When a segment is finished, its flush is requested before the used-up disk reserve is allocated again."""
+    requests: list[Flusher] = []
+    monkeypatch.setattr(Flusher, "flush_finished_later", lambda flusher: requests.append(flusher))
+
+    def refuse(_: ControlReserve) -> bool:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    with opened(path, ChannelOptions(segment_size=4096)) as store:
+        requests.clear()
+        monkeypatch.setattr(ControlReserve, "is_complete", False)
+        monkeypatch.setattr(ControlReserve, "allocate", refuse)
+        store.log.append([bytes(1000)] * 10)
+        assert requests
 
 
 def test_a_flush_may_fail_while_a_sender_asks_whether_its_message_is_lost(path: Path) -> None:
