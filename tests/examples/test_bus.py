@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -49,10 +49,20 @@ class Bus:
             try:
                 yield process
                 process.send_signal(signal.SIGINT)
+                if not _ends(process):
+                    # asyncio sets no wakeup descriptor for Ctrl-C: if it comes just before the event loop sleeps, it is
+                    # handled when the loop wakes up, at the latest because of the next signal.
+                    process.send_signal(signal.SIGINT)
                 printed, said = process.communicate(timeout=TIMEOUT)
                 assert (process.returncode, printed, said) == (0, "", "")
             finally:
                 process.kill()
+
+
+def _ends(process: subprocess.Popen[str]) -> bool:
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=20)
+    return process.returncode is not None
 
 
 def read(terminal: subprocess.Popen[str], count: int) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import shutil
+import weakref
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ from filechannel import (
 from filechannel._format.layout import RECORD_HEADER_SIZE
 from filechannel._storage.system.os_calls import Files
 from tests.backends import one_loop
+from tests.blocking.threads import until
 from tests.channel.aio.test_ack_receiver import stored
 
 pytestmark = pytest.mark.anyio
@@ -425,8 +427,11 @@ async def test_a_step_that_was_lost_is_over(path: Path) -> None:
     """
     async with pair(path) as it:
         await it.fill(1)
-        await transaction(it.rx, it.tx).__aenter__()
-        gc.collect()
+        lost = transaction(it.rx, it.tx)
+        await lost.__aenter__()
+        is_gone = weakref.ref(lost)
+        del lost
+        until(lambda: gc.collect() >= 0 and is_gone() is None)  # it does nothing while another thread collects
         assert await it.step() == 1
 
 
