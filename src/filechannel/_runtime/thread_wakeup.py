@@ -23,7 +23,7 @@ class ThreadWakeup:
 
     Each method works with one call of a C function, so an exception that a signal handler raises leaves nothing locked.
     `SimpleQueue.get(timeout=…)` is such a call too, but it may block forever: if the time is over before it begins to
-    sleep, CPython (3.13 at least, and all before it) passes the negative remainder on, which means "no limit".
+    sleep, CPython before 3.13 passes the negative remainder on, which means "no limit".
     """
 
     __slots__ = ("_lock",)
